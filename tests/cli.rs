@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use crate::testkit::process::{command, wait_until};
 
-struct TestWorkspace {
+struct ShellWorkspace {
     folder: tempfile::TempDir,
     transcript: String,
 }
 
-impl TestWorkspace {
+impl ShellWorkspace {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), transcript: String::new() }
     }
@@ -129,7 +129,7 @@ fn without_times(text: &str) -> String {
 
 #[test]
 fn init_creates_workspace_files_once() {
-    let mut workspace = TestWorkspace::new();
+    let mut workspace = ShellWorkspace::new();
     workspace.run("brigade tasks").run("brigade init").run("ls -A . prompts").run("cat .gitignore").run("brigade init");
     workspace
         .run("mkdir sub && cd sub && brigade tasks && brigade config show my-team | head -3")
@@ -140,7 +140,7 @@ fn init_creates_workspace_files_once() {
 
 #[test]
 fn tasks_commands_follow_board_rules() {
-    let mut workspace = TestWorkspace::initialized();
+    let mut workspace = ShellWorkspace::initialized();
     workspace.write("plan.md", include_str!("plans/board.md"));
     workspace
         .run("brigade tasks import plan.md")
@@ -178,7 +178,7 @@ fn tasks_commands_follow_board_rules() {
 
 #[test]
 fn wrong_command_gets_help_and_suggestion() {
-    let mut workspace = TestWorkspace::initialized();
+    let mut workspace = ShellWorkspace::initialized();
     for line in [
         "brigade task",
         "brigade taks",
@@ -219,7 +219,7 @@ fn wrong_command_gets_help_and_suggestion() {
 
 #[test]
 fn invalid_config_and_plan_errors_name_lines() {
-    let mut workspace = TestWorkspace::new();
+    let mut workspace = ShellWorkspace::new();
     workspace.write("brigade.toml", "[teams.a]\nmembrs = []\nhooks = \"x\"\n");
     workspace.run("brigade up a").run("brigade config show --json").run("brigade tasks");
     workspace.write(
@@ -233,7 +233,7 @@ fn invalid_config_and_plan_errors_name_lines() {
 
 #[test]
 fn json_option_prints_one_line_of_json() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     assert_eq!(workspace.json("brigade tasks --json"), serde_json::json!([]));
     assert_eq!(workspace.json("brigade --json tasks claim --as alice"), Value::Null);
     let added = workspace.json("brigade tasks add 'List the largest files' --json");
@@ -276,7 +276,7 @@ fn json_option_prints_one_line_of_json() {
 
 #[test]
 fn foreign_task_is_shown_without_control_codes() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     fs::create_dir_all(workspace.path().join(".tasks")).unwrap();
     let foreign = fs::read_to_string("tests/contracts/task_foreign_fields.json").unwrap();
     workspace.write(".tasks/task_7.json", &foreign.replace("Refactor auth", "evil \\u001b[2J\\u202e name"));
@@ -290,7 +290,7 @@ fn foreign_task_is_shown_without_control_codes() {
 
 #[test]
 fn color_option_and_variables_control_colors() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.output("brigade tasks add x");
     let has_color = |line: &str| workspace.output(line).stdout.contains(&0x1b);
     assert!(!has_color("brigade tasks"));
@@ -303,7 +303,7 @@ fn color_option_and_variables_control_colors() {
 
 #[test]
 fn output_fits_terminal_and_closed_pipe_is_ok() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace
         .output("brigade tasks add 'a subject that is far too long for the narrow terminal it is shown in 日本語'");
     let narrow = String::from_utf8(workspace.output("COLUMNS=40 brigade tasks").stdout).unwrap();
@@ -320,7 +320,7 @@ fn output_fits_terminal_and_closed_pipe_is_ok() {
 
 #[test]
 fn schema_and_completions_are_printed() {
-    let workspace = TestWorkspace::new();
+    let workspace = ShellWorkspace::new();
     let schema = workspace.output("brigade config schema").stdout;
     let published = include_bytes!("../schema/brigade.schema.json");
     assert!(schema == published, "brigade config schema > schema/brigade.schema.json");
@@ -331,7 +331,7 @@ fn schema_and_completions_are_printed() {
 }
 
 /// The words that bash offers for a line, with the script of `brigade completions bash`.
-fn offered_by_bash(place: &TestWorkspace, words: &str) -> Vec<String> {
+fn offered_by_bash(place: &ShellWorkspace, words: &str) -> Vec<String> {
     let count = words.split(' ').count() - 1;
     let words = words.split(' ').map(|word| format!("'{word}' ")).collect::<String>();
     let line = format!(
@@ -346,7 +346,7 @@ fn offered_by_bash(place: &TestWorkspace, words: &str) -> Vec<String> {
 
 #[test]
 fn shell_completes_task_numbers_and_names() {
-    let place = TestWorkspace::initialized();
+    let place = ShellWorkspace::initialized();
     place.output("brigade tasks add One; brigade tasks add Two");
     for (words, offered) in [
         ("brigade why ", vec!["1", "2"]),
@@ -360,7 +360,7 @@ fn shell_completes_task_numbers_and_names() {
     let lines = |line: &str| String::from_utf8(place.output(line).stdout).unwrap();
     assert_eq!(lines("brigade complete -- tasks show ''"), "1\tOne\n2\tTwo\n");
     assert_eq!(lines("brigade complete -- --workspace /nowhere why ''"), "");
-    let outside = TestWorkspace::new();
+    let outside = ShellWorkspace::new();
     let flagged = format!("brigade complete -- --workspace {} why ''", place.path().display());
     assert_eq!(outside.output(&flagged).stdout, b"1\tOne\n2\tTwo\n");
     for words in ["why ''", "run ''", "send ''", "frobnicate ''"] {
@@ -373,14 +373,14 @@ fn shell_completes_task_numbers_and_names() {
 
 #[test]
 fn help_lists_commands_and_options() {
-    let mut workspace = TestWorkspace::new();
+    let mut workspace = ShellWorkspace::new();
     workspace.run("brigade --help").run("brigade tasks --help").run("brigade tasks claim --help").run("brigade run -h");
     insta::assert_snapshot!(workspace.normalized());
 }
 
 #[test]
 fn broken_only_team_error_names_its_problem() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write("brigade.toml", "[teams.crew]\n[[teams.crew.members]]\nname = \"lead\"\n");
     for command in ["brigade team", "brigade cost"] {
         let output = workspace.output(command);
@@ -392,7 +392,7 @@ fn broken_only_team_error_names_its_problem() {
 
 #[test]
 fn doctor_reports_cycle_and_unknown_variable() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let findings = workspace.json("brigade doctor --json");
     let verdict = |check: &str| {
         let found = findings.as_array().unwrap().iter().find(|finding| finding["check"] == check);
@@ -415,7 +415,7 @@ fn doctor_reports_cycle_and_unknown_variable() {
 
 #[test]
 fn send_and_inbox_work_without_running_team() {
-    let mut workspace = TestWorkspace::initialized();
+    let mut workspace = ShellWorkspace::initialized();
     for line in [
         "brigade send alice start with the parser",
         "brigade send Alcie hello",
@@ -443,7 +443,7 @@ fn send_and_inbox_work_without_running_team() {
 
 #[test]
 fn state_command_shows_and_sets_desired_state() {
-    let mut workspace = TestWorkspace::initialized();
+    let mut workspace = ShellWorkspace::initialized();
     workspace
         .run("brigade state")
         .run("brigade state continuous")
@@ -462,7 +462,7 @@ fn state_command_shows_and_sets_desired_state() {
 
 #[test]
 fn team_and_stop_commands_reach_running_team() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let mut up = workspace.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
     workspace.wait_until_team_has_started();
     let sample: Value = serde_json::from_str(include_str!("contracts/cli_team.json")).unwrap();
@@ -487,7 +487,7 @@ fn team_and_stop_commands_reach_running_team() {
 
 #[test]
 fn run_prints_events_and_exits_with_outcome() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let done = workspace.json("brigade run --json");
     assert_eq!((&done["tally"]["completed"], &done["completed_now"]), (&Value::from(4), &Value::from(4)));
     assert_eq!(fs::read_to_string(workspace.path().join("report.txt")).unwrap().lines().count(), 2);
@@ -508,7 +508,7 @@ fn run_prints_events_and_exits_with_outcome() {
 
 #[test]
 fn traces_name_teammate_turn_and_tool() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let traces = String::from_utf8(workspace.output("RUST_LOG=brigade=info brigade run").stderr).unwrap();
     let spans = [
         "lead{team=my-team}:teammate{name=",
@@ -523,7 +523,7 @@ fn traces_name_teammate_turn_and_tool() {
 
 #[test]
 fn log_command_filters_and_follows() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let empty = String::from_utf8(workspace.output("brigade log").stderr).unwrap();
     assert_eq!(empty, "the event log is empty: no team has run yet\n");
     workspace.output("brigade run");
@@ -538,7 +538,7 @@ fn log_command_filters_and_follows() {
     assert_eq!(kinds("brigade log --json --kind task_completed --kind task_claimed").len(), 8);
     assert_eq!(kinds("brigade log --json -n 2").last(), Some(&"team_stopped".into()));
     let mut follow = workspace.shell("exec brigade log --follow > followed.txt").spawn().unwrap();
-    let starts = |workspace: &TestWorkspace| {
+    let starts = |workspace: &ShellWorkspace| {
         let followed = fs::read_to_string(workspace.path().join("followed.txt")).unwrap_or_default();
         followed.matches("my-team starts").count()
     };
@@ -551,7 +551,7 @@ fn log_command_filters_and_follows() {
 
 #[test]
 fn log_lists_runs_and_replay_shows_them() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let (data, text) =
         (|line: &str| workspace.json(line), |line: &str| String::from_utf8(workspace.output(line).stdout).unwrap());
     assert_eq!(data("brigade log --runs --json"), serde_json::json!([]));
@@ -637,7 +637,7 @@ fn log_lists_runs_and_replay_shows_them() {
 
 #[test]
 fn clean_removes_old_files_and_board_only_on_request() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.output("brigade tasks add x");
     workspace.write(".team/events.1.jsonl", "{}\n");
     workspace.write(".team/events.jsonl", "{}\n");
@@ -662,7 +662,7 @@ fn clean_removes_old_files_and_board_only_on_request() {
 
 #[test]
 fn tasks_bulk_change_is_all_or_nothing() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let error = |line: &str| {
         let output = workspace.output(line);
         assert_ne!(output.status.code(), Some(0), "{line}");
@@ -691,7 +691,7 @@ fn tasks_bulk_change_is_all_or_nothing() {
 
 #[test]
 fn completing_unclaimed_task_error_says_claim_first() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.output("brigade tasks add a");
     let error = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
     for verb in ["complete", "release", "renew"] {
@@ -711,7 +711,7 @@ fn completing_unclaimed_task_error_says_claim_first() {
 
 #[test]
 fn init_force_keeps_backup_of_replaced_files() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write("plan.md", "## Mine\n");
     workspace.write("plan.md.bak", "## Older\n");
     let text = String::from_utf8(workspace.output("brigade init --force").stdout).unwrap();
@@ -726,19 +726,19 @@ fn init_force_keeps_backup_of_replaced_files() {
 
 #[test]
 fn init_names_files_it_kept() {
-    let workspace = TestWorkspace::new();
+    let workspace = ShellWorkspace::new();
     workspace.write("plan.md", "## Mine\n");
     let text = String::from_utf8(workspace.output("brigade init").stdout).unwrap();
     assert!(text.contains("kept plan.md, which existed") && text.contains("wrote brigade.toml"), "{text}");
     assert!(text.contains("The team uses your plan.md: each heading `## Title` becomes a task"), "{text}");
     assert_eq!(fs::read_to_string(workspace.path().join("plan.md")).unwrap(), "## Mine\n");
-    let text = String::from_utf8(TestWorkspace::new().output("brigade init").stdout).unwrap();
+    let text = String::from_utf8(ShellWorkspace::new().output("brigade init").stdout).unwrap();
     assert!(!text.contains("your plan.md"), "{text}");
 }
 
 #[test]
 fn init_with_unreadable_gitignore_writes_nothing() {
-    let workspace = TestWorkspace::new();
+    let workspace = ShellWorkspace::new();
     fs::create_dir(workspace.path().join(".gitignore")).unwrap();
     let output = workspace.output("brigade init");
     let error = String::from_utf8(output.stderr).unwrap();
@@ -748,7 +748,7 @@ fn init_with_unreadable_gitignore_writes_nothing() {
 
 #[test]
 fn log_counts_printed_lines() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     assert!(workspace.output("brigade run").status.success());
     for count in 1..=6 {
         let text = String::from_utf8(workspace.output(&format!("brigade log -n {count}")).stdout).unwrap();
@@ -758,7 +758,7 @@ fn log_counts_printed_lines() {
 
 #[test]
 fn clean_hint_repeats_given_options() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.output("brigade tasks add a");
     let text = String::from_utf8(workspace.output("brigade clean --board --all").stderr).unwrap();
     assert!(text.contains("`brigade clean --all --board --yes` removes them"), "{text}");
@@ -766,8 +766,8 @@ fn clean_hint_repeats_given_options() {
 
 #[test]
 fn changed_plan_import_updates_only_untouched_tasks() {
-    let workspace = TestWorkspace::initialized();
-    let import = |workspace: &TestWorkspace| {
+    let workspace = ShellWorkspace::initialized();
+    let import = |workspace: &ShellWorkspace| {
         let output = workspace.output("brigade tasks import plan.md");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -807,7 +807,7 @@ fn changed_plan_import_updates_only_untouched_tasks() {
 
 #[test]
 fn run_with_changed_plan_names_tasks_it_kept() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write("plan.md", "## Build\n\n```sh\necho old\n```\n");
     workspace.output("brigade tasks import plan.md; brigade tasks update 1 --priority 1");
     workspace.write("plan.md", "## Build\n\n```sh\necho new\n```\n");
@@ -818,7 +818,7 @@ fn run_with_changed_plan_names_tasks_it_kept() {
 
 #[test]
 fn plans_of_same_name_in_two_folders_are_distinct() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     for folder in ["a", "b"] {
         workspace.write(&format!("{folder}/plan.md"), "## Build\n");
         workspace.output(&format!("brigade tasks import {folder}/plan.md"));
@@ -839,7 +839,7 @@ fn plans_of_same_name_in_two_folders_are_distinct() {
 
 #[test]
 fn why_names_stopped_teammates() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.output("brigade tasks add 'Build it' -d '```sh\ntrue\n```'");
     let mut up = workspace.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
     workspace.wait_until_team_has_started();
@@ -859,7 +859,7 @@ fn why_names_stopped_teammates() {
 
 #[test]
 fn quarantined_task_file_is_named_with_restore_hint() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write(".tasks/.spoiled/task_1.json", "{");
     workspace.write(".tasks/.spoiled/task_1.json.2", "{");
     workspace.write(".tasks/task_2.json", r#"{"id":2,"subject":"b","status":"pending","blockedBy":[1]}"#);
@@ -876,7 +876,7 @@ fn quarantined_task_file_is_named_with_restore_hint() {
 
 #[test]
 fn run_summary_says_why_tasks_are_left() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write("plan.md", "## Fail\n\n```sh\nfalse\n```\n## Next\nafter: Fail\n\n## Last\nafter: Next\n");
     workspace.output("brigade tasks import plan.md; brigade tasks update 1 --max-attempts 1");
     workspace.output("brigade tasks add Gpu --requires gpu; brigade tasks add Zoe --for zoe");
@@ -899,7 +899,7 @@ fn run_summary_says_why_tasks_are_left() {
 
 #[test]
 fn task_of_dead_worker_is_marked() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write(
         ".tasks/task_1.json",
         r#"{"id":1,"subject":"Left","status":"in_progress","owner":"bob","attempt":1,"claim":{"worker":"1-1-gone","at":5}}"#,
@@ -911,7 +911,7 @@ fn task_of_dead_worker_is_marked() {
 
 #[test]
 fn runbook_lead_refuses_goal_and_cleanup() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     for line in ["brigade run my-team 'Make me a sandwich'", "brigade up --headless --goal 'Make me a sandwich'"] {
         let output = workspace.output(line);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -928,7 +928,7 @@ fn runbook_lead_refuses_goal_and_cleanup() {
 
 #[test]
 fn unclaimable_task_and_unrun_block_are_noted() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let notes = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
     assert!(notes("brigade tasks add A --requires gpu").contains("#1 A: requires gpu, which no teammate has"));
     assert!(notes("brigade tasks add B --for zoe").contains("#2 B: reserved for zoe, who is not in the team"));
@@ -946,10 +946,10 @@ fn unclaimable_task_and_unrun_block_are_noted() {
 
 #[test]
 fn board_without_config_is_found_and_hints_have_flags() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     fs::create_dir_all(workspace.path().join("there/sub")).unwrap();
     workspace.write("there/plan.md", "## Fail\n\n```sh\nfalse\n```\n");
-    let outside = TestWorkspace::new();
+    let outside = ShellWorkspace::new();
     let root = workspace.path().canonicalize().unwrap();
     let flags = format!("--config {}/brigade.toml --workspace {}", root.display(), outside.path().display());
     workspace.write("plan.md", "## Fail\n\n```sh\nfalse\n```\n");
@@ -969,7 +969,7 @@ fn board_without_config_is_found_and_hints_have_flags() {
 
 #[test]
 fn values_out_of_range_and_typos_are_explained() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.output("brigade state pause");
     assert_eq!(workspace.json("brigade state --json")["desired_state"], "pause");
     let error = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
@@ -997,7 +997,7 @@ fn values_out_of_range_and_typos_are_explained() {
 
 #[test]
 fn newer_format_is_refused_by_every_command() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     workspace.write(".team/FORMAT", "99\n");
     for line in ["tasks", "tasks add x", "tasks show 1", "tasks claim --as z", "why 1", "team", "inbox"] {
         let output = workspace.output(&format!("brigade {line}"));
@@ -1009,7 +1009,7 @@ fn newer_format_is_refused_by_every_command() {
 
 #[test]
 fn errors_escape_control_codes_of_arguments() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     for typed in
         ["$(printf '\\302\\233')31m", "$(printf 'a\\rb')", "$(printf '\\342\\200\\256')", "$(printf '\\033[31m')"]
     {
@@ -1025,7 +1025,7 @@ fn errors_escape_control_codes_of_arguments() {
 
 #[test]
 fn complete_force_without_attempt_is_refused() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     assert!(workspace.output("brigade tasks add One && brigade tasks claim 1 --as z").status.success());
     let output = workspace.output("brigade tasks complete 1 --as z --force");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -1034,7 +1034,7 @@ fn complete_force_without_attempt_is_refused() {
 
 #[test]
 fn complete_shows_bounded_output_of_verify() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     let claimed =
         workspace.output("brigade tasks add Big --verify 'seq 100000; false' && brigade tasks claim 1 --as z");
     assert!(claimed.status.success(), "{claimed:?}");
@@ -1045,7 +1045,7 @@ fn complete_shows_bounded_output_of_verify() {
 
 #[test]
 fn hint_quotes_team_name_with_space() {
-    let workspace = TestWorkspace::new();
+    let workspace = ShellWorkspace::new();
     workspace.write("brigade.toml", "[teams.\"my team\"]\n[teams.other]\n");
     let error = String::from_utf8_lossy(&workspace.output("brigade run").stderr).into_owned();
     assert!(error.contains("`brigade run 'my team'`"), "{error}");
@@ -1053,17 +1053,17 @@ fn hint_quotes_team_name_with_space() {
 
 #[test]
 fn state_command_clears_earlier_note() {
-    let workspace = TestWorkspace::initialized();
+    let workspace = ShellWorkspace::initialized();
     assert!(workspace.output("brigade state continuous --note 'all night'").status.success());
     assert_eq!(workspace.json("brigade --json state pause")["note"], "");
 }
 
 #[test]
 fn global_options_before_subcommand_work() {
-    let place = TestWorkspace::initialized();
+    let place = ShellWorkspace::initialized();
     place.output("brigade tasks add One");
     assert_eq!(place.json("brigade tasks --json show 1")["id"], 1);
-    let outside = TestWorkspace::new();
+    let outside = ShellWorkspace::new();
     let listed = outside.output(&format!("brigade tasks --workspace {} list --ready", place.path().display()));
     assert!(String::from_utf8(listed.stdout).unwrap().contains("One"));
     let refused = place.output("brigade tasks --ready show 1");
@@ -1072,7 +1072,7 @@ fn global_options_before_subcommand_work() {
 
 #[test]
 fn server_of_runbook_is_refused() {
-    let place = TestWorkspace::new();
+    let place = ShellWorkspace::new();
     place.write(
         "brigade.toml",
         "[teams.a]\nlead = { provider = \"runbook\", base_url = \"http://x\" }\nmembers = [{ name = \"bob\" }]\n",
@@ -1085,7 +1085,7 @@ fn server_of_runbook_is_refused() {
 
 #[test]
 fn ready_option_lists_claimable_tasks() {
-    let place = TestWorkspace::initialized();
+    let place = ShellWorkspace::initialized();
     place.output("brigade tasks add One --requires gpu --for bob; brigade tasks add Two --after 1");
     let ready = place.json("brigade tasks --ready --json");
     assert_eq!((&ready[0]["subject"], &ready[1]), (&"One".into(), &serde_json::Value::Null));
@@ -1093,7 +1093,7 @@ fn ready_option_lists_claimable_tasks() {
 
 #[test]
 fn usage_error_is_json_with_json_option() {
-    let place = TestWorkspace::initialized();
+    let place = ShellWorkspace::initialized();
     let error: Value = serde_json::from_slice(&place.output("brigade taks --json").stderr).unwrap();
     let expected = serde_json::json!({
         "message": "unknown command `brigade taks`", "hint": "did you mean `brigade tasks`?", "code": 2
@@ -1103,7 +1103,7 @@ fn usage_error_is_json_with_json_option() {
 
 #[test]
 fn hints_name_the_workspace_and_real_values() {
-    let place = TestWorkspace::initialized();
+    let place = ShellWorkspace::initialized();
     let stop = place.output("brigade stop alcie");
     assert_eq!(stop.status.code(), Some(1));
     let said = String::from_utf8(stop.stderr).unwrap();
@@ -1114,7 +1114,7 @@ fn hints_name_the_workspace_and_real_values() {
     );
     assert_eq!(place.output("brigade stop alice").status.code(), Some(0), "no team runs");
     let flags = format!("--workspace {}", place.path().display());
-    let log = TestWorkspace::new().output(&format!("brigade {flags} replay"));
+    let log = ShellWorkspace::new().output(&format!("brigade {flags} replay"));
     let said = String::from_utf8(log.stderr).unwrap();
     assert!(said.contains(&format!("hint: `brigade {flags} run my-team`")), "{said}");
 }

@@ -5,12 +5,12 @@ use std::fs;
 use super::*;
 use crate::domain::team_spec::{Memory, SetupSpec};
 
-struct TestWorkspace {
+struct ConfigFolder {
     folder: tempfile::TempDir,
     variables: BTreeMap<String, String>,
 }
 
-impl TestWorkspace {
+impl ConfigFolder {
     fn new(workspace: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("prompts")).unwrap();
@@ -60,7 +60,7 @@ fn source_of(resolved: &Resolved, key: &str) -> (serde_json::Value, Source) {
 fn config_sources_apply_in_precedence_order() {
     let workspace = "[teams.a]\ngoal = \"workspace\"\n[[teams.a.members]]\nname = \"bob\"\n[limits]\nturns_max = 3\n";
     let user = "[teams.a]\ngoal = \"user\"\ndone_when = \"true\"\nlimits = { turns_max = 2, respawns_max = 9 }\n";
-    let workspace = TestWorkspace::new(workspace).user(user);
+    let workspace = ConfigFolder::new(workspace).user(user);
     let resolved = workspace.team(&TeamFlags::default()).unwrap();
     assert_eq!(resolved.spec.goal.as_deref(), Some("workspace"));
     assert_eq!(resolved.spec.done_when.as_deref(), Some("true"));
@@ -84,7 +84,7 @@ fn config_sources_apply_in_precedence_order() {
 fn number_of_any_source_is_shown_as_number() {
     let text = "[teams.a]\nbudget = { tokens = 5, usd = 0.50 }\n\
         lead = { provider = \"scripted\", model = \"plan.md\", context_window_tokens = 9_000 }\nmembers = [{ name = \"b\" }]\n";
-    let workspace = TestWorkspace::new(text).variable("BRIGADE_BUDGET_TOKENS", "7_000");
+    let workspace = ConfigFolder::new(text).variable("BRIGADE_BUDGET_TOKENS", "7_000");
     let resolved = workspace.team(&TeamFlags::default()).unwrap();
     let shown = |key| source_of(&resolved, key).0;
     assert_eq!((shown("budget.tokens"), shown("budget.usd")), (7_000.into(), 0.5.into()));
@@ -94,7 +94,7 @@ fn number_of_any_source_is_shown_as_number() {
 
 #[test]
 fn team_without_lead_defaults_to_runbook() {
-    let resolved = TestWorkspace::new("[teams.a]\nplan = \"plan.md\"\n[[teams.a.members]]\nname = \"bob\"\ncapabilities = [\"rust\"]\nprompt = \"prompts/coder.md\"\n")
+    let resolved = ConfigFolder::new("[teams.a]\nplan = \"plan.md\"\n[[teams.a.members]]\nname = \"bob\"\ncapabilities = [\"rust\"]\nprompt = \"prompts/coder.md\"\n")
         .team(&TeamFlags::default())
         .unwrap();
     let bob = &resolved.spec.members[0];
@@ -111,7 +111,7 @@ fn team_without_lead_defaults_to_runbook() {
 fn member_inherits_lead_model_if_same_provider() {
     let text = "[teams.a]\nlead = { provider = \"scripted\", model = \"plan.md\", base_url = \"http://x\" }\n\
         members = [{ name = \"b\" }, { name = \"c\", provider = \"runbook\" }, { name = \"d\", base_url = \"http://y\" }]\n";
-    let resolved = TestWorkspace::new(text).team(&TeamFlags::default()).unwrap();
+    let resolved = ConfigFolder::new(text).team(&TeamFlags::default()).unwrap();
     let models: Vec<_> = resolved.spec.members.iter().map(|member| &member.model).collect();
     assert!(models[0].model.ends_with("/plan.md") && models[0].base_url.as_deref() == Some("http://x"));
     assert_eq!((models[1].model.as_str(), &models[1].base_url), ("", &None));
@@ -120,7 +120,7 @@ fn member_inherits_lead_model_if_same_provider() {
 
 #[test]
 fn prompts_folder_file_replaces_built_in_prompt() {
-    let workspace = TestWorkspace::new("[teams.a]\nmembers = [{ name = \"b\", prompt = \"Be kind.\" }]\n");
+    let workspace = ConfigFolder::new("[teams.a]\nmembers = [{ name = \"b\", prompt = \"Be kind.\" }]\n");
     fs::write(workspace.folder.path().join("prompts/cleanup.md"), "Tidy up.").unwrap();
     let spec = workspace.team(&TeamFlags::default()).unwrap().spec;
     assert_eq!(spec.prompts.cleanup, "Tidy up.");
@@ -137,8 +137,7 @@ fn prompt_outside_config_folder_is_refused() {
     fs::write(&secret, "the secret").unwrap();
     let up = format!("prompts/../../{}/secret.md", outside.path().file_name().unwrap().to_string_lossy());
     for prompt in [secret.to_str().unwrap(), &up, "prompts/link.md", "prompts/folder/secret.md", "bare"] {
-        let workspace =
-            TestWorkspace::new(&format!("[teams.a]\nmembers = [{{ name = \"b\", prompt = {prompt:?} }}]\n"));
+        let workspace = ConfigFolder::new(&format!("[teams.a]\nmembers = [{{ name = \"b\", prompt = {prompt:?} }}]\n"));
         symlink(&secret, workspace.folder.path().join("prompts/link.md")).unwrap();
         symlink(&secret, workspace.folder.path().join("bare")).unwrap();
         symlink(outside.path(), workspace.folder.path().join("prompts/folder")).unwrap();
@@ -147,16 +146,16 @@ fn prompt_outside_config_folder_is_refused() {
         assert!(!errors.contains("the secret"), "{errors}");
     }
 
-    let workspace = TestWorkspace::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
+    let workspace = ConfigFolder::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
     symlink(&secret, workspace.folder.path().join("prompts/lead.md")).unwrap();
     assert!(workspace.errors().contains(secret.to_str().unwrap()), "prompts in prompts/ too");
 
-    let workspace = TestWorkspace::new(&format!("[teams.a]\nplan = {secret:?}\nmembers = [{{ name = \"b\" }}]\n"));
+    let workspace = ConfigFolder::new(&format!("[teams.a]\nplan = {secret:?}\nmembers = [{{ name = \"b\" }}]\n"));
     assert!(workspace.errors().contains("cannot read the plan"), "models read the plan too");
     let flags = TeamFlags { goal: None, plan: Some(secret.clone()) };
     assert!(workspace.team(&flags).is_ok(), "the person named the plan");
 
-    let workspace = TestWorkspace::new("[teams.a]\nmembers = [{ name = \"b\", prompt = \"../missing-prompt.md\" }]\n");
+    let workspace = ConfigFolder::new("[teams.a]\nmembers = [{ name = \"b\", prompt = \"../missing-prompt.md\" }]\n");
     assert!(workspace.errors().contains("cannot read the prompt"), "a missing file");
 }
 
@@ -169,7 +168,7 @@ fn prompt_next_to_linked_user_config_is_read() {
     fs::write(dotfiles.path().join("prompts/kind.md"), "Be kind.").unwrap();
     let user = "[teams.a]\nlead = { prompt = \"prompts/kind.md\" }\n";
     fs::write(dotfiles.path().join("config.toml"), user).unwrap();
-    let workspace = TestWorkspace::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
+    let workspace = ConfigFolder::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
     symlink(dotfiles.path().join("config.toml"), workspace.folder.path().join("user.toml")).unwrap();
     symlink(dotfiles.path().join("prompts/kind.md"), workspace.folder.path().join("prompts/kind.md")).unwrap();
     assert_eq!(workspace.team(&TeamFlags::default()).unwrap().spec.lead.prompt, "Be kind.");
@@ -181,7 +180,7 @@ fn team_config_errors_are_reported_together() {
         [teams.a.limits]\ncommand_timeout_ms = 5000\ncommand_timeout_max_ms = 100\n\
         [[teams.a.members]]\nname = \"bob\"\n[[teams.a.members]]\nname = \"Bob\"\n[[teams.a.members]]\nname = \"Lead\"\n\
         [[teams.a.members]]\nname = \"a b\"\n[[teams.a.members]]\nrole = \"x\"\n";
-    let workspace = TestWorkspace::new(text)
+    let workspace = ConfigFolder::new(text)
         .variable("BRIGADE_TURNS_MAX", "many")
         .variable("BRIGADE_DURABILITY", "some")
         .variable("BRIGADE_TRUNS_MAX", "1");
@@ -190,20 +189,20 @@ fn team_config_errors_are_reported_together() {
     assert_eq!(error.to_string(), "unknown variable `BRIGADE_TRUNS_MAX`");
     assert!(error.hint().unwrap().contains("did you mean `BRIGADE_TURNS_MAX`?"));
     assert!(workspace.variable("BRIGADE_TRUNS_MAX", "1").load().is_ok(), "commands that launch nothing work");
-    let foreign = TestWorkspace::new("").variable("BRIGADE_FOREIGN", "1").load().unwrap();
+    let foreign = ConfigFolder::new("").variable("BRIGADE_FOREIGN", "1").load().unwrap();
     assert!(foreign.check_variables().is_ok(), "it may belong to another program");
-    insta::assert_snapshot!(TestWorkspace::new("[teams.a]\ngoal = \"x\"\n").errors());
-    insta::assert_snapshot!(TestWorkspace::new("[teams.\"no good\"]\nmembers = [{ name = \"x\" }]\n").errors());
+    insta::assert_snapshot!(ConfigFolder::new("[teams.a]\ngoal = \"x\"\n").errors());
+    insta::assert_snapshot!(ConfigFolder::new("[teams.\"no good\"]\nmembers = [{ name = \"x\" }]\n").errors());
 }
 
 #[test]
 fn unknown_team_error_lists_teams() {
-    let two = TestWorkspace::new("[teams.one]\n[teams.two]\n").load().unwrap();
+    let two = ConfigFolder::new("[teams.one]\n[teams.two]\n").load().unwrap();
     assert_eq!(two.select(None).unwrap_err().to_string(), "cannot choose a team: there are one, two");
     let error = two.select(Some("tow")).unwrap_err();
     assert_eq!(error.to_string(), "cannot find the team `tow`: the config has one, two");
     assert_eq!(error.hint().as_deref(), Some("did you mean `two`?"));
-    assert!(matches!(TestWorkspace::new("").load().unwrap().select(None), Err(ConfigError::NoTeam(_))));
+    assert!(matches!(ConfigFolder::new("").load().unwrap().select(None), Err(ConfigError::NoTeam(_))));
 }
 
 #[test]
@@ -211,7 +210,7 @@ fn user_team_without_reference_is_refused() {
     let user = "[teams.evil]\ndone_when = \"touch ran\"\nlead = { provider = \"anthropic\", model = \"m\", base_url = \"http://x\" }\n\
         members = [{ name = \"eve\" }]\n[limits]\nturns_max = 2\n";
     let bob = "[[teams.a.members]]\nname = \"bob\"\n";
-    let workspace = TestWorkspace::new(bob).user(user);
+    let workspace = ConfigFolder::new(bob).user(user);
     let resolved = workspace.team(&TeamFlags::default()).unwrap();
     assert_eq!((resolved.spec.done_when, resolved.spec.limits.turns_max), (None, 2), "plain defaults apply everywhere");
     assert_eq!(workspace.load().unwrap().team_names(), ["a"]);
@@ -232,14 +231,14 @@ fn user_team_without_reference_is_refused() {
     let named = Config::load(Some(&file), environment).unwrap();
     assert_eq!(named.select(None).unwrap(), "evil", "the person named the file");
 
-    let named = TestWorkspace::new("[teams.evil]\n").user(user).team(&TeamFlags::default()).unwrap();
+    let named = ConfigFolder::new("[teams.evil]\n").user(user).team(&TeamFlags::default()).unwrap();
     assert_eq!(named.spec.done_when.as_deref(), Some("touch ran"), "the workspace's file refers to it");
 }
 
 #[test]
 fn workspace_durability_is_strictest_of_teams() {
     let members = "members = [{ name = \"x\" }]\n";
-    let durability = |text: &str| TestWorkspace::new(text).load().unwrap().durability();
+    let durability = |text: &str| ConfigFolder::new(text).load().unwrap().durability();
     assert_eq!(durability("durability = \"process\"\n"), Durability::Process);
     assert_eq!(durability(&format!("durability = \"process\"\n[teams.a]\n{members}")), Durability::Process);
     assert_eq!(
@@ -253,7 +252,7 @@ fn workspace_durability_is_strictest_of_teams() {
 
 #[test]
 fn missing_config_file_is_unreadable_error() {
-    let workspace = TestWorkspace::new("");
+    let workspace = ConfigFolder::new("");
     let missing = Config::load(Some(&workspace.folder.path().join("a").join(CONFIG_FILE)), Environment::default());
     assert!(matches!(missing, Err(ConfigError::Unreadable { .. })));
 }
@@ -261,14 +260,14 @@ fn missing_config_file_is_unreadable_error() {
 #[test]
 fn writable_setting_in_workspace_config_is_refused() {
     let team = "[teams.a]\nmembers = [{ name = \"x\" }]\n";
-    let writable = |workspace: &TestWorkspace| workspace.team(&TeamFlags::default()).unwrap().spec.writable;
-    let from_user_file = TestWorkspace::new(team).user("writable = [\"~/.cargo/bin\"]\n");
+    let writable = |workspace: &ConfigFolder| workspace.team(&TeamFlags::default()).unwrap().spec.writable;
+    let from_user_file = ConfigFolder::new(team).user("writable = [\"~/.cargo/bin\"]\n");
     assert_eq!(writable(&from_user_file), [PathBuf::from("~/.cargo/bin")]);
     assert_eq!(
-        writable(&TestWorkspace::new(team).variable("BRIGADE_WRITABLE", "/a:/b")),
+        writable(&ConfigFolder::new(team).variable("BRIGADE_WRITABLE", "/a:/b")),
         ["/a", "/b"].map(PathBuf::from)
     );
-    let from_workspace = TestWorkspace::new(&format!("writable = [\"/a\"]\n{team}")).team(&TeamFlags::default());
+    let from_workspace = ConfigFolder::new(&format!("writable = [\"/a\"]\n{team}")).team(&TeamFlags::default());
     let error = from_workspace.unwrap_err().to_string();
     assert!(error.contains("not allowed in a workspace's config") && error.contains("BRIGADE_WRITABLE"), "{error}");
 }
@@ -276,7 +275,7 @@ fn writable_setting_in_workspace_config_is_refused() {
 #[test]
 fn isolated_team_named_as_task_folder_is_refused() {
     let team = |name: &str, isolation: &str| {
-        TestWorkspace::new(&format!(
+        ConfigFolder::new(&format!(
             "[teams.{name}]\nisolation = \"{isolation}\"\ngoal = \"x\"\n[[teams.{name}.members]]\nname = \"bob\"\n"
         ))
     };
@@ -291,7 +290,7 @@ fn isolated_team_named_as_task_folder_is_refused() {
 fn external_agent_without_isolation_is_refused() {
     let program = "provider = \"claude-code\"";
     let team = |isolation: &str, lead: &str, member: &str| {
-        TestWorkspace::new(&format!(
+        ConfigFolder::new(&format!(
             "[teams.a]\n{isolation}\n[teams.a.lead]\n{lead}\n[[teams.a.members]]\nname = \"bob\"\n{member}\n"
         ))
     };
@@ -307,8 +306,8 @@ fn external_agent_without_isolation_is_refused() {
 #[test]
 fn team_flag_is_read_from_file_and_variable() {
     let workspace =
-        |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n{MODEL}"));
-    let ask = |workspace: &TestWorkspace| {
+        |text: &str| ConfigFolder::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n{MODEL}"));
+    let ask = |workspace: &ConfigFolder| {
         let resolved = workspace.team(&TeamFlags::default()).unwrap();
         assert_eq!(source_of(&resolved, "ask").0, resolved.spec.ask);
         resolved.spec.ask
@@ -327,7 +326,7 @@ const MODEL: &str = "provider = \"anthropic\"\nmodel = \"m\"\n";
 #[test]
 fn settings_of_models_need_one() {
     let team = |text: &str| {
-        TestWorkspace::new(&format!("[teams.a]\nisolation = \"worktree\"\n{text}[[teams.a.members]]\nname = \"bob\"\n"))
+        ConfigFolder::new(&format!("[teams.a]\nisolation = \"worktree\"\n{text}[[teams.a.members]]\nname = \"bob\"\n"))
     };
     let claude = "[teams.a.lead]\nprovider = \"claude-code\"\nmodel = \"m\"\n";
     for (key, value, fits_claude) in [("ask", "true", false), ("memory", "\"task\"", true)] {
@@ -342,7 +341,7 @@ fn settings_of_models_need_one() {
 
 #[test]
 fn setup_of_worktrees_needs_isolation() {
-    let team = |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
+    let team = |text: &str| ConfigFolder::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
     let isolated = |text: &str| team(&format!("isolation = \"worktree\"\n{text}"));
     let all = ["setup = \"npm ci\"", "copy = [\".env\", \"config/key\"]", "submodules = true"];
     let resolved = isolated(&all.join("\n")).team(&TeamFlags::default()).unwrap();
@@ -367,7 +366,7 @@ fn setup_of_worktrees_needs_isolation() {
 #[test]
 fn memory_of_member_overrides_memory_of_team() {
     let team = |memory: &str| {
-        TestWorkspace::new(&format!(
+        ConfigFolder::new(&format!(
             "[teams.a]\nmemory = \"{memory}\"\n[[teams.a.members]]\nname = \"bob\"\nmemory = \"session\"\n\
              [[teams.a.members]]\nname = \"eve\"\n{MODEL}"
         ))

@@ -27,8 +27,8 @@ use crate::testkit::clock::ManualClock;
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::process::eventually;
 
-/// A board, and controls of its clock and folder.
-struct World {
+/// A board under test, with its clock and its folder.
+struct BoardFixture {
     board: Arc<dyn Board>,
     clock: Arc<ManualClock>,
     changes: broadcast::Receiver<StoreChange>,
@@ -36,43 +36,49 @@ struct World {
     _workspace: Option<Workspace>,
 }
 
-fn in_memory() -> World {
+fn in_memory() -> BoardFixture {
     let (sender, changes) = broadcast::channel(1024);
     let clock = Arc::new(ManualClock::default());
-    World { board: Arc::new(MemoryBoard::new(clock.clone(), sender)), clock, changes, folder: None, _workspace: None }
+    BoardFixture {
+        board: Arc::new(MemoryBoard::new(clock.clone(), sender)),
+        clock,
+        changes,
+        folder: None,
+        _workspace: None,
+    }
 }
 
-fn in_database() -> World {
+fn in_database() -> BoardFixture {
     let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
     let mode = OpenMode::Work { team: "my-team".into() };
     let workspace = (DATABASE.open)(folder.path(), &OpenOptions { clock: clock.clone(), ..options(mode) }).unwrap();
     let (board, changes) = (Arc::clone(&workspace.stores.board), workspace.stores.changes.subscribe());
-    World { board, clock, changes, folder: Some(folder), _workspace: Some(workspace) }
+    BoardFixture { board, clock, changes, folder: Some(folder), _workspace: Some(workspace) }
 }
 
-fn over(files: Arc<dyn FileSystem>, durability: Durability) -> World {
+fn over(files: Arc<dyn FileSystem>, durability: Durability) -> BoardFixture {
     let (sender, changes) = broadcast::channel(1024);
     let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
     let board = BoardFiles::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
-    World { board: Arc::new(FileBoard::from(board)), clock, changes, folder: Some(folder), _workspace: None }
+    BoardFixture { board: Arc::new(FileBoard::from(board)), clock, changes, folder: Some(folder), _workspace: None }
 }
 
-fn in_files() -> World {
+fn in_files() -> BoardFixture {
     over(Arc::new(RealFileSystem::default()), Durability::Process)
 }
 
-fn in_durable_files() -> World {
+fn in_durable_files() -> BoardFixture {
     over(Arc::new(RealFileSystem::default()), Durability::Power)
 }
 
-fn in_unwatched_files() -> World {
+fn in_unwatched_files() -> BoardFixture {
     over(
         Arc::new(FaultyFileSystem::new(Arc::new(RealFileSystem::default()), CallFault::NoFileEvents)),
         Durability::Process,
     )
 }
 
-impl World {
+impl BoardFixture {
     fn path(&self) -> PathBuf {
         self.folder.as_ref().unwrap().path().join(".tasks")
     }
@@ -181,22 +187,22 @@ contract!(
     board_view_is_an_immutable_snapshot,
 );
 
-async fn created_tasks_get_numbers_and_change_notice(mut world: World) {
-    let made = world.create(vec![task("one"), task("two")]).await;
+async fn created_tasks_get_numbers_and_change_notice(mut fixture: BoardFixture) {
+    let made = fixture.create(vec![task("one"), task("two")]).await;
     assert_eq!(made.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2]));
     assert_eq!((made[0].subject.as_str(), made[0].status), ("one", TaskStatus::Pending));
     assert_eq!(made[0].created_by.as_deref(), Some("lead"));
-    assert_eq!(made[0].created_at, Some(world.clock.now()));
-    assert_eq!(world.changes.try_recv().unwrap(), StoreChange::Board);
-    assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(3));
-    assert_eq!(world.board.view().await.unwrap().tasks.len(), 3);
-    assert_eq!(world.board.get(TaskId(2)).await.unwrap(), made[1]);
-    assert!(matches!(world.board.get(TaskId(9)).await, Err(StoreError::NoTask(TaskId(9)))));
-    assert_eq!(world.create(vec![]).await, vec![]);
+    assert_eq!(made[0].created_at, Some(fixture.clock.now()));
+    assert_eq!(fixture.changes.try_recv().unwrap(), StoreChange::Board);
+    assert_eq!(fixture.create(vec![task("three")]).await[0].id, TaskId(3));
+    assert_eq!(fixture.board.view().await.unwrap().tasks.len(), 3);
+    assert_eq!(fixture.board.get(TaskId(2)).await.unwrap(), made[1]);
+    assert!(matches!(fixture.board.get(TaskId(9)).await, Err(StoreError::NoTask(TaskId(9)))));
+    assert_eq!(fixture.create(vec![]).await, vec![]);
 }
 
-async fn refused_create_call_creates_no_task(world: World) {
-    world.create(vec![task("one")]).await;
+async fn refused_create_call_creates_no_task(fixture: BoardFixture) {
+    fixture.create(vec![task("one")]).await;
     let waits_for = |index| NewTask { blocked_by_new: vec![index], ..task("x") };
     for (tasks, reason) in [
         (vec![task("fine"), after("x", &[99])], "no such task"),
@@ -208,71 +214,71 @@ async fn refused_create_call_creates_no_task(world: World) {
         (vec![task(" ")], "needs a subject"),
         (vec![task(&"é".repeat(SUBJECT_CHARS_MAX + 1))], "at most 500 characters"),
     ] {
-        let error = world.board.create(&lead(), tasks, false).await.unwrap_err().to_string();
+        let error = fixture.board.create(&lead(), tasks, false).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{error} does not contain {reason}");
     }
-    assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
-    world.create(vec![task(&"é".repeat(SUBJECT_CHARS_MAX))]).await;
+    assert_eq!(fixture.board.view().await.unwrap().tasks.len(), 1);
+    fixture.create(vec![task(&"é".repeat(SUBJECT_CHARS_MAX))]).await;
 }
 
-async fn texts_are_stored_without_spaces_around_them(world: World) {
+async fn texts_are_stored_without_spaces_around_them(fixture: BoardFixture) {
     let words = || vec![" ".to_owned(), " coder ".to_owned()];
     let blank = || Some(" ".to_owned());
     let new = NewTask { requires: words(), verify: blank(), owner: blank(), ..task(" one ") };
-    let made = world.create(vec![new]).await.remove(0);
+    let made = fixture.create(vec![new]).await.remove(0);
     assert_eq!((made.subject.as_str(), made.verify, made.owner), ("one", None, None));
     assert_eq!(made.requires, ["coder"]);
     let (subject, verify) = (Some(" two ".to_owned()), Some(" true ".to_owned()));
     let edit = TaskEdit { subject, verify, requires: Some(words()), ..TaskEdit::default() };
-    let edited = world.board.change(TaskId(1), Change::Edit(edit), &lead()).await.unwrap();
+    let edited = fixture.board.change(TaskId(1), Change::Edit(edit), &lead()).await.unwrap();
     assert_eq!((edited.subject.as_str(), edited.verify.as_deref()), ("two", Some("true")));
     assert_eq!(edited.requires, ["coder"]);
 }
 
-async fn tasks_of_one_call_may_depend_on_each_other(world: World) {
-    world.create(vec![task("one")]).await;
-    let made = world
+async fn tasks_of_one_call_may_depend_on_each_other(fixture: BoardFixture) {
+    fixture.create(vec![task("one")]).await;
+    let made = fixture
         .create(vec![NewTask { blocked_by: ids(&[1]), blocked_by_new: vec![1], ..task("last") }, task("first")])
         .await;
     assert_eq!(made[0].blocked_by, ids(&[1, 3]));
     assert_eq!(made[1].blocks, ids(&[2]));
-    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2]));
+    assert_eq!(fixture.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2]));
     for expected in [1, 3, 2] {
-        let claimed = world.claim("alice").await.unwrap();
+        let claimed = fixture.claim("alice").await.unwrap();
         assert_eq!(claimed.id, TaskId(expected));
-        world.complete(&claimed).await;
+        fixture.complete(&claimed).await;
     }
     // No open task waits for a completed one, but the board knows which tasks it would block.
-    assert_eq!(world.create(vec![after("late", &[1])]).await[0].blocked_by, ids(&[]));
-    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2, 4]));
+    assert_eq!(fixture.create(vec![after("late", &[1])]).await[0].blocked_by, ids(&[]));
+    assert_eq!(fixture.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2, 4]));
 }
 
-async fn task_of_known_source_is_not_created_twice(world: World) {
+async fn task_of_known_source_is_not_created_twice(fixture: BoardFixture) {
     let from = |subject: &str, source: &str| NewTask { source: Some(source.into()), ..task(subject) };
     let plan = || vec![from("a", "plan#a"), NewTask { blocked_by_new: vec![0], ..from("b", "plan#b") }];
-    let first = world.board.create(&lead(), plan(), true).await.unwrap();
-    let again = world.board.create(&lead(), plan(), true).await.unwrap();
+    let first = fixture.board.create(&lead(), plan(), true).await.unwrap();
+    let again = fixture.board.create(&lead(), plan(), true).await.unwrap();
     assert_eq!(first.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2]));
-    assert_eq!(again, [world.board.get(TaskId(1)).await.unwrap(), first[1].clone()]);
+    assert_eq!(again, [fixture.board.get(TaskId(1)).await.unwrap(), first[1].clone()]);
     let mut longer = plan();
     longer.push(NewTask { blocked_by_new: vec![1], ..from("c", "plan#c") });
     longer.push(from("c again", "plan#c"));
-    let made = world.board.create(&lead(), longer, true).await.unwrap();
+    let made = fixture.board.create(&lead(), longer, true).await.unwrap();
     assert_eq!(made.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2, 3, 3]));
     assert_eq!(made[2].blocked_by, ids(&[2]));
-    assert_eq!(world.board.create(&lead(), plan(), false).await.unwrap()[1].id, TaskId(5));
+    assert_eq!(fixture.board.create(&lead(), plan(), false).await.unwrap()[1].id, TaskId(5));
 }
 
-async fn claim_next_takes_highest_priority_then_lowest_id(world: World) {
+async fn claim_next_takes_highest_priority_then_lowest_id(fixture: BoardFixture) {
     let with = |subject: &str, priority| NewTask { priority, ..task(subject) };
     let mut tasks: Vec<NewTask> = (1..=10).map(|_| with("plain", 0)).collect();
     tasks.push(with("urgent", 5));
     tasks.push(with("urgent too", 5));
     tasks.push(with("later", -1));
     tasks.push(NewTask { blocked_by: vec![], blocked_by_new: vec![12], ..with("blocked", 9) });
-    world.create(tasks).await;
+    fixture.create(tasks).await;
     let mut order = Vec::new();
-    while let Some(claimed) = world.claim("alice").await {
+    while let Some(claimed) = fixture.claim("alice").await {
         assert_eq!((claimed.status, claimed.attempt), (TaskStatus::InProgress, 1));
         assert_eq!(claimed.owner.as_deref(), Some("alice"));
         assert_eq!(claimed.claim.as_ref().unwrap().worker, "worker-of-alice");
@@ -282,13 +288,13 @@ async fn claim_next_takes_highest_priority_then_lowest_id(world: World) {
     assert_eq!(order, [11, 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13], "ids are ordered as numbers");
 }
 
-async fn claim_needs_capabilities_and_matching_owner(world: World) {
+async fn claim_needs_capabilities_and_matching_owner(fixture: BoardFixture) {
     let requires = |needs: &[&str]| NewTask { requires: needs.iter().map(|n| (*n).to_owned()).collect(), ..task("x") };
-    world.create(vec![requires(&["rust", "go"]), requires(&["docs"]), task("kept"), task("anyone's")]).await;
+    fixture.create(vec![requires(&["rust", "go"]), requires(&["docs"]), task("kept"), task("anyone's")]).await;
     let keep = edit(TaskEdit { owner: Some("carol".into()), ..TaskEdit::default() });
-    world.board.change(TaskId(3), keep, &lead()).await.unwrap();
+    fixture.board.change(TaskId(3), keep, &lead()).await.unwrap();
     let claim = async |name: &str, capabilities: &[&str]| {
-        world.board.claim_next(&claimant(name, capabilities)).await.unwrap().map(|task| task.id.0)
+        fixture.board.claim_next(&claimant(name, capabilities)).await.unwrap().map(|task| task.id.0)
     };
     assert_eq!(claim("alice", &["coder", "RUST"]).await, Some(1));
     assert_eq!(claim("alice", &["coder"]).await, Some(4));
@@ -297,11 +303,11 @@ async fn claim_needs_capabilities_and_matching_owner(world: World) {
     assert_eq!(claim("carol", &["docs"]).await, Some(2));
 }
 
-async fn claim_by_id_error_names_obstacle(world: World) {
-    world
+async fn claim_by_id_error_names_obstacle(fixture: BoardFixture) {
+    fixture
         .create(vec![task("one"), after_new("two", 0), NewTask { requires: vec!["rust".into()], ..task("three") }])
         .await;
-    let obstacle = async |id, name: &str| match world.board.claim(TaskId(id), &claimant(name, &[])).await {
+    let obstacle = async |id, name: &str| match fixture.board.claim(TaskId(id), &claimant(name, &[])).await {
         Err(StoreError::NotClaimable { obstacle, .. }) => Some(obstacle),
         Ok(_) => None,
         Err(other) => panic!("{other}"),
@@ -311,16 +317,16 @@ async fn claim_by_id_error_names_obstacle(world: World) {
     assert_eq!(obstacle(3, "alice").await, Some(ClaimObstacle::MissingCapability(vec!["rust".into()])));
     assert_eq!(obstacle(1, "alice").await, None);
     assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Held { owner: "alice".into(), is_foreign: false }));
-    let held = world.board.get(TaskId(1)).await.unwrap();
-    world.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
+    let held = fixture.board.get(TaskId(1)).await.unwrap();
+    fixture.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
     assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::RetryIn(Duration::from_secs(1))));
-    assert_eq!(world.claim("bob").await, None);
-    world.clock.advance(Duration::from_millis(1001));
-    let again = world.claim("bob").await.unwrap();
+    assert_eq!(fixture.claim("bob").await, None);
+    fixture.clock.advance(Duration::from_millis(1001));
+    let again = fixture.claim("bob").await.unwrap();
     assert_eq!((again.id, again.attempt, again.not_before), (TaskId(1), 2, None));
-    world.complete(&again).await;
+    fixture.complete(&again).await;
     assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Finished(TaskStatus::Completed)));
-    let missing = world.board.claim(TaskId(9), &claimant("bob", &[])).await;
+    let missing = fixture.board.claim(TaskId(9), &claimant("bob", &[])).await;
     assert!(matches!(missing, Err(StoreError::NoTask(TaskId(9)))));
 }
 
@@ -328,207 +334,207 @@ fn after_new(subject: &str, index: usize) -> NewTask {
     NewTask { blocked_by_new: vec![index], ..task(subject) }
 }
 
-async fn completion_unblocks_and_reopen_blocks_again(world: World) {
-    world.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
-    let one = world.claim("alice").await.unwrap();
-    assert_eq!(world.claim("bob").await, None);
-    let done = world.complete(&one).await;
+async fn completion_unblocks_and_reopen_blocks_again(fixture: BoardFixture) {
+    fixture.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
+    let one = fixture.claim("alice").await.unwrap();
+    assert_eq!(fixture.claim("bob").await, None);
+    let done = fixture.complete(&one).await;
     assert_eq!((done.status, done.claim, done.blocks), (TaskStatus::Completed, None, ids(&[2, 3])));
     assert_eq!(done.result.unwrap().summary, "done");
-    assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
-    let two = world.claim("bob").await.unwrap();
-    let reopened = world.board.change(TaskId(1), Change::Reopen, &lead()).await.unwrap();
+    assert_eq!(fixture.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
+    let two = fixture.claim("bob").await.unwrap();
+    let reopened = fixture.board.change(TaskId(1), Change::Reopen, &lead()).await.unwrap();
     assert_eq!((reopened.status, reopened.owner), (TaskStatus::Pending, None));
     // Only a task that is not started waits again.
-    assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
-    assert_eq!(world.board.get(TaskId(3)).await.unwrap().blocked_by, ids(&[1]));
-    assert_eq!(world.claim("carol").await.unwrap().id, TaskId(1));
-    assert_eq!(world.claim("carol").await, None);
-    world.complete(&two).await;
+    assert_eq!(fixture.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
+    assert_eq!(fixture.board.get(TaskId(3)).await.unwrap().blocked_by, ids(&[1]));
+    assert_eq!(fixture.claim("carol").await.unwrap().id, TaskId(1));
+    assert_eq!(fixture.claim("carol").await, None);
+    fixture.complete(&two).await;
 }
 
-async fn failed_blocker_blocks_until_completed(world: World) {
-    world.create(vec![task("one"), after_new("two", 0)]).await;
-    let one = world.claim("alice").await.unwrap();
+async fn failed_blocker_blocks_until_completed(fixture: BoardFixture) {
+    fixture.create(vec![task("one"), after_new("two", 0)]).await;
+    let one = fixture.claim("alice").await.unwrap();
     let end = Change::Fail { reason: "hopeless".into(), is_final: true };
-    let failed = world.board.change(one.id, end, &holder(&one)).await.unwrap();
+    let failed = fixture.board.change(one.id, end, &holder(&one)).await.unwrap();
     assert_eq!((failed.status, failed.owner.as_deref()), (TaskStatus::Failed, Some("alice")));
-    assert_eq!(world.claim("bob").await, None);
-    assert!(world.board.change(TaskId(1), Change::Retry, &Actor::new("bob", ActorKind::Teammate)).await.is_err());
-    world.board.change(TaskId(1), Change::Retry, &lead()).await.unwrap();
-    let one = world.claim("bob").await.unwrap();
+    assert_eq!(fixture.claim("bob").await, None);
+    assert!(fixture.board.change(TaskId(1), Change::Retry, &Actor::new("bob", ActorKind::Teammate)).await.is_err());
+    fixture.board.change(TaskId(1), Change::Retry, &lead()).await.unwrap();
+    let one = fixture.claim("bob").await.unwrap();
     assert_eq!((one.id, one.attempt, one.failures), (TaskId(1), 2, 0));
-    world.complete(&one).await;
-    assert_eq!(world.claim("bob").await.unwrap().id, TaskId(2));
+    fixture.complete(&one).await;
+    assert_eq!(fixture.claim("bob").await.unwrap().id, TaskId(2));
 }
 
-async fn stale_holder_cannot_change_task(world: World) {
-    world.create(vec![task("one")]).await;
-    let first = world.claim("alice").await.unwrap();
+async fn stale_holder_cannot_change_task(fixture: BoardFixture) {
+    fixture.create(vec![task("one")]).await;
+    let first = fixture.claim("alice").await.unwrap();
     let gone = ReclaimRequest { claims: vec![ClaimRef::of(&first)], ..ReclaimRequest::default() };
-    world.board.reclaim(&gone).await.unwrap();
-    let second = world.claim("alice").await.unwrap();
+    fixture.board.reclaim(&gone).await.unwrap();
+    let second = fixture.claim("alice").await.unwrap();
     assert_eq!(second.attempt, 2);
     for change in [complete(), fail("x"), Change::Release { reason: String::new(), is_failure: false }] {
-        let error = world.board.change(first.id, change, &holder(&first)).await.unwrap_err().to_string();
+        let error = fixture.board.change(first.id, change, &holder(&first)).await.unwrap_err().to_string();
         assert!(error.contains("cannot change task #1 in attempt 1: "), "{error}");
     }
-    assert_eq!(world.board.get(first.id).await.unwrap(), second);
-    world.complete(&second).await;
+    assert_eq!(fixture.board.get(first.id).await.unwrap(), second);
+    fixture.complete(&second).await;
 }
 
-async fn task_fails_after_max_attempts(world: World) {
-    world.create(vec![NewTask { max_attempts: Some(2), ..task("hard") }]).await;
+async fn task_fails_after_max_attempts(fixture: BoardFixture) {
+    fixture.create(vec![NewTask { max_attempts: Some(2), ..task("hard") }]).await;
     for attempt in 1..=2 {
-        world.clock.advance(Duration::from_secs(100));
-        let held = world.claim("alice").await.unwrap();
+        fixture.clock.advance(Duration::from_secs(100));
+        let held = fixture.claim("alice").await.unwrap();
         assert_eq!(held.attempt, attempt);
         // A release is not counted as a failure.
-        world
+        fixture
             .board
             .change(held.id, Change::Release { reason: String::new(), is_failure: false }, &holder(&held))
             .await
             .unwrap();
-        let held = world.claim("bob").await.unwrap();
-        world.board.change(held.id, fail("too hard"), &holder(&held)).await.unwrap();
+        let held = fixture.claim("bob").await.unwrap();
+        fixture.board.change(held.id, fail("too hard"), &holder(&held)).await.unwrap();
         if attempt == 1 {
-            assert_eq!(world.board.get(held.id).await.unwrap().status, TaskStatus::Pending);
-            world.clock.advance(Duration::from_secs(100));
-            let held = world.claim("bob").await.unwrap();
+            assert_eq!(fixture.board.get(held.id).await.unwrap().status, TaskStatus::Pending);
+            fixture.clock.advance(Duration::from_secs(100));
+            let held = fixture.claim("bob").await.unwrap();
             assert_eq!(held.attempt, 3);
-            let given_up = world.board.change(held.id, fail("too hard"), &holder(&held)).await.unwrap();
+            let given_up = fixture.board.change(held.id, fail("too hard"), &holder(&held)).await.unwrap();
             assert_eq!((given_up.status, given_up.failures), (TaskStatus::Failed, 2));
             break;
         }
     }
-    assert_eq!(world.claim("bob").await, None);
+    assert_eq!(fixture.claim("bob").await, None);
 }
 
-async fn dependency_edit_updates_blocks_and_blocked_by(world: World) {
-    world.create(vec![task("one"), task("two"), task("three"), task("four")]).await;
+async fn dependency_edit_updates_blocks_and_blocked_by(fixture: BoardFixture) {
+    fixture.create(vec![task("one"), task("two"), task("three"), task("four")]).await;
     let wait = |blockers: &[u64]| edit(TaskEdit { add_blocked_by: ids(blockers), ..TaskEdit::default() });
-    let two = world.board.change(TaskId(2), wait(&[1, 3]), &lead()).await.unwrap();
+    let two = fixture.board.change(TaskId(2), wait(&[1, 3]), &lead()).await.unwrap();
     assert_eq!(two.blocked_by, ids(&[1, 3]));
-    assert_eq!(world.board.get(TaskId(3)).await.unwrap().blocks, ids(&[2]));
+    assert_eq!(fixture.board.get(TaskId(3)).await.unwrap().blocks, ids(&[2]));
     let blocks = edit(TaskEdit { add_blocks: ids(&[1]), subject: Some("new".into()), ..TaskEdit::default() });
-    let four = world.board.change(TaskId(4), blocks, &lead()).await.unwrap();
+    let four = fixture.board.change(TaskId(4), blocks, &lead()).await.unwrap();
     assert_eq!((four.subject.as_str(), four.blocks), ("new", ids(&[1])));
-    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocked_by, ids(&[4]));
+    assert_eq!(fixture.board.get(TaskId(1)).await.unwrap().blocked_by, ids(&[4]));
     for (id, change) in
         [(4, wait(&[2])), (1, wait(&[1])), (2, edit(TaskEdit { add_blocks: ids(&[3]), ..TaskEdit::default() }))]
     {
-        let error = world.board.change(TaskId(id), change, &lead()).await.unwrap_err();
+        let error = fixture.board.change(TaskId(id), change, &lead()).await.unwrap_err();
         assert!(matches!(error, StoreError::Cycle(_)), "{error}");
     }
-    let error = world.board.change(TaskId(4), wait(&[77]), &lead()).await.unwrap_err();
+    let error = fixture.board.change(TaskId(4), wait(&[77]), &lead()).await.unwrap_err();
     assert!(matches!(error, StoreError::UnknownBlocker { task: TaskId(4), blocker: TaskId(77) }), "{error}");
-    assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
+    assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(3));
     let free = edit(TaskEdit { remove_blocked_by: ids(&[1, 3, 77]), ..TaskEdit::default() });
-    world.board.change(TaskId(2), free, &lead()).await.unwrap();
-    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[]));
-    assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
+    fixture.board.change(TaskId(2), free, &lead()).await.unwrap();
+    assert_eq!(fixture.board.get(TaskId(1)).await.unwrap().blocks, ids(&[]));
+    assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(2));
 }
 
-async fn teammate_cannot_block_tasks_of_others(world: World) {
-    world.create(vec![task("the lead's")]).await;
+async fn teammate_cannot_block_tasks_of_others(fixture: BoardFixture) {
+    fixture.create(vec![task("the lead's")]).await;
     let bob = Actor::new("bob", ActorKind::Teammate);
-    let own = world.board.create(&bob, vec![task("bob's")], false).await.unwrap().remove(0);
+    let own = fixture.board.create(&bob, vec![task("bob's")], false).await.unwrap().remove(0);
     let blocks = edit(TaskEdit { add_blocks: ids(&[1]), ..TaskEdit::default() });
-    assert!(matches!(world.board.change(own.id, blocks, &bob).await, Err(StoreError::Refused(_))));
+    assert!(matches!(fixture.board.change(own.id, blocks, &bob).await, Err(StoreError::Refused(_))));
     let waits = edit(TaskEdit { add_blocked_by: ids(&[1]), ..TaskEdit::default() });
-    world.board.change(own.id, waits, &bob).await.unwrap();
-    assert!(world.board.delete(own.id, &bob).await.is_err());
+    fixture.board.change(own.id, waits, &bob).await.unwrap();
+    assert!(fixture.board.delete(own.id, &bob).await.is_err());
 }
 
-async fn deleted_task_unblocks_and_its_id_is_not_reused(world: World) {
-    world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
-    assert_eq!(world.board.delete(TaskId(1), &lead()).await.unwrap().subject, "one");
-    assert!(matches!(world.board.get(TaskId(1)).await, Err(StoreError::NoTask(_))));
-    assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
-    let two = world.claim("alice").await.unwrap();
+async fn deleted_task_unblocks_and_its_id_is_not_reused(fixture: BoardFixture) {
+    fixture.create(vec![task("one"), after_new("two", 0), task("three")]).await;
+    assert_eq!(fixture.board.delete(TaskId(1), &lead()).await.unwrap().subject, "one");
+    assert!(matches!(fixture.board.get(TaskId(1)).await, Err(StoreError::NoTask(_))));
+    assert_eq!(fixture.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
+    let two = fixture.claim("alice").await.unwrap();
     assert_eq!(two.id, TaskId(2));
-    assert!(matches!(world.board.delete(TaskId(2), &lead()).await, Err(StoreError::Refused(_))));
-    world.board.delete(TaskId(2), &lead().forcing(true)).await.unwrap();
-    assert!(matches!(world.board.change(two.id, complete(), &holder(&two)).await, Err(StoreError::NoTask(_))));
-    world.board.delete(TaskId(3), &lead()).await.unwrap();
-    let view = world.board.view().await.unwrap();
+    assert!(matches!(fixture.board.delete(TaskId(2), &lead()).await, Err(StoreError::Refused(_))));
+    fixture.board.delete(TaskId(2), &lead().forcing(true)).await.unwrap();
+    assert!(matches!(fixture.board.change(two.id, complete(), &holder(&two)).await, Err(StoreError::NoTask(_))));
+    fixture.board.delete(TaskId(3), &lead()).await.unwrap();
+    let view = fixture.board.view().await.unwrap();
     assert!(view.tasks.is_empty() && view.deleted.is_empty());
-    assert_eq!(world.create(vec![task("four")]).await[0].id, TaskId(4));
+    assert_eq!(fixture.create(vec![task("four")]).await[0].id, TaskId(4));
 }
 
-async fn claim_of_dead_worker_is_reclaimed(world: World) {
-    world.create(vec![task("one"), task("two"), task("three"), after("four", &[])]).await;
-    world.claim("alice").await.unwrap();
-    world.claim("bob").await.unwrap();
+async fn claim_of_dead_worker_is_reclaimed(fixture: BoardFixture) {
+    fixture.create(vec![task("one"), task("two"), task("three"), after("four", &[])]).await;
+    fixture.claim("alice").await.unwrap();
+    fixture.claim("bob").await.unwrap();
     let lease =
         Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
-    world.board.claim_next(&lease).await.unwrap().unwrap();
+    fixture.board.claim_next(&lease).await.unwrap().unwrap();
     // A clock jump takes no task from a living worker, and a lease lasts.
-    world.clock.advance(Duration::from_secs(30));
+    fixture.clock.advance(Duration::from_secs(30));
     let lost = |claims: &[(u64, u32)], is_failure| ReclaimRequest {
         claims: claims.iter().map(|(id, attempt)| ClaimRef { task: TaskId(*id), attempt: *attempt }).collect(),
         is_failure,
         reason: "its worker died".into(),
         ..ReclaimRequest::default()
     };
-    assert_eq!(world.board.reclaim(&lost(&[], true)).await.unwrap(), vec![]);
-    let taken = world.board.reclaim(&lost(&[(2, 1)], true)).await.unwrap();
+    assert_eq!(fixture.board.reclaim(&lost(&[], true)).await.unwrap(), vec![]);
+    let taken = fixture.board.reclaim(&lost(&[(2, 1)], true)).await.unwrap();
     assert_eq!(taken.len(), 1);
     assert_eq!((taken[0].owner.as_str(), taken[0].reason.as_str()), ("bob", "its worker died"));
     assert_eq!((taken[0].task.id, taken[0].task.failures, &taken[0].task.claim), (TaskId(2), 1, &None));
     assert_eq!((taken[0].task.status, &taken[0].task.owner), (TaskStatus::Pending, &None));
-    let taken = world.board.reclaim(&lost(&[(1, 1), (3, 9)], false)).await.unwrap();
+    let taken = fixture.board.reclaim(&lost(&[(1, 1), (3, 9)], false)).await.unwrap();
     assert_eq!(taken.iter().map(|one| (one.task.id.0, one.task.failures)).collect::<Vec<_>>(), [(1, 0)]);
-    assert_eq!(world.claim("dave").await.unwrap().attempt, 2);
+    assert_eq!(fixture.claim("dave").await.unwrap().attempt, 2);
 }
 
-async fn lease_is_renewed_and_reclaimed_after_expiry(world: World) {
-    world.create(vec![task("one")]).await;
+async fn lease_is_renewed_and_reclaimed_after_expiry(fixture: BoardFixture) {
+    fixture.create(vec![task("one")]).await;
     let lease =
         Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
-    let held = world.board.claim(TaskId(1), &lease).await.unwrap();
-    assert_eq!(held.claim.as_ref().unwrap().expires, Some(UnixMs(world.clock.now().0 + 60_000)));
-    let expires = UnixMs(world.clock.now().0 + 90_000);
+    let held = fixture.board.claim(TaskId(1), &lease).await.unwrap();
+    assert_eq!(held.claim.as_ref().unwrap().expires, Some(UnixMs(fixture.clock.now().0 + 60_000)));
+    let expires = UnixMs(fixture.clock.now().0 + 90_000);
     let longer = Change::Renew { expires };
-    world.board.change(held.id, longer, &holder(&held)).await.unwrap();
+    fixture.board.change(held.id, longer, &holder(&held)).await.unwrap();
     let nothing = ReclaimRequest { reason: "x".into(), ..ReclaimRequest::default() };
-    world.clock.advance(Duration::from_secs(89));
-    assert_eq!(world.board.reclaim(&nothing).await.unwrap(), vec![]);
-    world.clock.advance(Duration::from_secs(2));
+    fixture.clock.advance(Duration::from_secs(89));
+    assert_eq!(fixture.board.reclaim(&nothing).await.unwrap(), vec![]);
+    fixture.clock.advance(Duration::from_secs(2));
     // Late, but before another claimer took it.
-    let late = world.board.get(held.id).await.unwrap();
+    let late = fixture.board.get(held.id).await.unwrap();
     assert_eq!(late.status, TaskStatus::InProgress);
-    let taken = world.board.reclaim(&ReclaimRequest { is_failure: true, ..nothing }).await.unwrap();
+    let taken = fixture.board.reclaim(&ReclaimRequest { is_failure: true, ..nothing }).await.unwrap();
     assert_eq!(taken[0].reason, "its lease ran out");
     // The back-off counts from the end of the lease, not from the command that finds it.
     assert_eq!(taken[0].task.not_before, Some(expires.plus(Duration::from_secs(1))));
-    assert!(world.board.change(held.id, complete(), &holder(&held)).await.is_err());
+    assert!(fixture.board.change(held.id, complete(), &holder(&held)).await.is_err());
 }
 
-async fn task_over_size_limit_is_refused(world: World) {
+async fn task_over_size_limit_is_refused(fixture: BoardFixture) {
     let huge = NewTask { description: "x".repeat(TASK_BYTES_MAX), ..task("huge") };
-    let error = world.board.create(&lead(), vec![task("small"), huge], false).await.unwrap_err();
+    let error = fixture.board.create(&lead(), vec![task("small"), huge], false).await.unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
-    assert!(world.board.view().await.unwrap().tasks.is_empty());
-    world.create(vec![task("one")]).await;
-    let held = world.claim("alice").await.unwrap();
+    assert!(fixture.board.view().await.unwrap().tasks.is_empty());
+    fixture.create(vec![task("one")]).await;
+    let held = fixture.claim("alice").await.unwrap();
     let result = TaskResult::new("x".repeat(TASK_BYTES_MAX), "");
-    let error = world.board.change(held.id, Change::Complete(result), &holder(&held)).await.unwrap_err();
+    let error = fixture.board.change(held.id, Change::Complete(result), &holder(&held)).await.unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
-    assert_eq!(world.board.get(held.id).await.unwrap(), held);
+    assert_eq!(fixture.board.get(held.id).await.unwrap(), held);
 }
 
-async fn board_view_is_an_immutable_snapshot(world: World) {
-    let empty = world.board.view().await.unwrap();
-    world.create(vec![task("one")]).await;
-    let one = world.board.view().await.unwrap();
-    world.claim("alice").await.unwrap();
-    let claimed = world.board.view().await.unwrap();
+async fn board_view_is_an_immutable_snapshot(fixture: BoardFixture) {
+    let empty = fixture.board.view().await.unwrap();
+    fixture.create(vec![task("one")]).await;
+    let one = fixture.board.view().await.unwrap();
+    fixture.claim("alice").await.unwrap();
+    let claimed = fixture.board.view().await.unwrap();
     assert!(empty.tasks.is_empty());
     assert_eq!(one.tasks[&TaskId(1)].status, TaskStatus::Pending);
     assert_eq!(claimed.tasks[&TaskId(1)].status, TaskStatus::InProgress);
     assert!(empty.revision < one.revision && one.revision < claimed.revision);
-    assert_eq!(world.board.view().await.unwrap().revision, claimed.revision);
+    assert_eq!(fixture.board.view().await.unwrap().revision, claimed.revision);
 }
 
 /// Writes by other programs: without locks, in place.
@@ -543,121 +549,122 @@ mod others {
 
     #[tokio::test]
     async fn task_file_of_other_program_is_seen_and_counted() {
-        for world in [in_files(), in_unwatched_files()] {
-            world.write("task_900.json", &with(900, "pending", ""));
-            assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
-            assert_eq!(world.create(vec![task("ours")]).await[0].id, TaskId(901));
-            world.write("task_900.json", &with(900, "completed", ""));
-            assert_eq!(world.board.get(TaskId(900)).await.unwrap().status, TaskStatus::Completed);
-            fs::remove_file(world.path().join("task_900.json")).unwrap();
-            assert!(matches!(world.board.get(TaskId(900)).await, Err(StoreError::NoTask(_))));
-            assert_eq!(world.create(vec![task("ours")]).await[0].id, TaskId(902));
+        for fixture in [in_files(), in_unwatched_files()] {
+            fixture.write("task_900.json", &with(900, "pending", ""));
+            assert_eq!(fixture.board.view().await.unwrap().tasks.len(), 1);
+            assert_eq!(fixture.create(vec![task("ours")]).await[0].id, TaskId(901));
+            fixture.write("task_900.json", &with(900, "completed", ""));
+            assert_eq!(fixture.board.get(TaskId(900)).await.unwrap().status, TaskStatus::Completed);
+            fs::remove_file(fixture.path().join("task_900.json")).unwrap();
+            assert!(matches!(fixture.board.get(TaskId(900)).await, Err(StoreError::NoTask(_))));
+            assert_eq!(fixture.create(vec![task("ours")]).await[0].id, TaskId(902));
         }
     }
 
     #[tokio::test]
     async fn foreign_claim_is_kept_and_completion_unblocks() {
-        for world in [in_files(), in_unwatched_files()] {
-            world.create(vec![task("one"), after_new("two", 0)]).await;
-            let theirs = world.read("task_1.json").replace("\"pending\"", "\"in_progress\"").replace("null", "\"bob\"");
-            world.write("task_1.json", &theirs);
-            assert_eq!(world.claim("alice").await, None);
+        for fixture in [in_files(), in_unwatched_files()] {
+            fixture.create(vec![task("one"), after_new("two", 0)]).await;
+            let theirs =
+                fixture.read("task_1.json").replace("\"pending\"", "\"in_progress\"").replace("null", "\"bob\"");
+            fixture.write("task_1.json", &theirs);
+            assert_eq!(fixture.claim("alice").await, None);
             let lost =
                 ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 0 }], ..ReclaimRequest::default() };
-            assert_eq!(world.board.reclaim(&lost).await.unwrap(), vec![]);
-            let view = world.board.view().await.unwrap();
+            assert_eq!(fixture.board.reclaim(&lost).await.unwrap(), vec![]);
+            let view = fixture.board.view().await.unwrap();
             assert!(view.tasks[&TaskId(1)].is_foreign());
-            world.write("task_1.json", &theirs.replace("in_progress", "completed"));
-            assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
+            fixture.write("task_1.json", &theirs.replace("in_progress", "completed"));
+            assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(2));
         }
     }
 
     #[tokio::test]
     async fn completion_by_other_program_unblocks_at_once() {
-        for world in [in_files(), in_unwatched_files()] {
-            world.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
-            world.board.view().await.unwrap();
+        for fixture in [in_files(), in_unwatched_files()] {
+            fixture.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
+            fixture.board.view().await.unwrap();
             let theirs = |id: u64, from: &str, to: &str| {
                 let name = format!("task_{id}.json");
-                world.write(&name, &world.read(&name).replace(from, to));
+                fixture.write(&name, &fixture.read(&name).replace(from, to));
             };
             theirs(3, "pending", "in_progress");
             theirs(1, "pending", "completed");
-            let view = world.board.view().await.unwrap();
+            let view = fixture.board.view().await.unwrap();
             assert_eq!(view.tasks[&TaskId(1)].status, TaskStatus::Completed);
-            assert!(world.board.view().await.unwrap().tasks[&TaskId(2)].blocked_by.is_empty());
-            assert!(world.read("task_2.json").contains("\"blockedBy\": []"), "{}", world.read("task_2.json"));
+            assert!(fixture.board.view().await.unwrap().tasks[&TaskId(2)].blocked_by.is_empty());
+            assert!(fixture.read("task_2.json").contains("\"blockedBy\": []"), "{}", fixture.read("task_2.json"));
             // The other program has it in progress, and may be writing it.
-            assert!(world.read("task_3.json").contains("\"blockedBy\": [\n    1"), "{}", world.read("task_3.json"));
+            assert!(fixture.read("task_3.json").contains("\"blockedBy\": [\n    1"), "{}", fixture.read("task_3.json"));
         }
     }
 
     #[tokio::test]
     async fn task_with_unknown_status_stays_where_it_is() {
-        let world = in_files();
-        world.create(vec![task("one"), after_new("two", 0)]).await;
-        let theirs = world.read("task_1.json").replace("pending", "in_review");
-        world.write("task_1.json", &theirs);
-        let view = world.board.view().await.unwrap();
+        let fixture = in_files();
+        fixture.create(vec![task("one"), after_new("two", 0)]).await;
+        let theirs = fixture.read("task_1.json").replace("pending", "in_review");
+        fixture.write("task_1.json", &theirs);
+        let view = fixture.board.view().await.unwrap();
         assert_eq!(&*view.tasks[&TaskId(1)].status_word(), "in_review");
         assert!(view.invalid.is_empty());
-        assert_eq!(world.claim("alice").await, None, "it blocks its dependents");
+        assert_eq!(fixture.claim("alice").await, None, "it blocks its dependents");
         let lost =
             ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 0 }], ..ReclaimRequest::default() };
-        assert_eq!(world.board.reclaim(&lost).await.unwrap(), vec![]);
+        assert_eq!(fixture.board.reclaim(&lost).await.unwrap(), vec![]);
         let by = Actor::new("human", ActorKind::Person).forcing(true);
-        assert!(world.board.change(TaskId(1), Change::Retry, &by).await.is_err());
-        assert_eq!(world.read("task_1.json"), theirs);
-        world.write("task_1.json", &theirs.replace("in_review", "pending"));
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
+        assert!(fixture.board.change(TaskId(1), Change::Retry, &by).await.is_err());
+        assert_eq!(fixture.read("task_1.json"), theirs);
+        fixture.write("task_1.json", &theirs.replace("in_review", "pending"));
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(1));
     }
 
     #[tokio::test]
     async fn task_file_is_reread_before_claim() {
-        let world = in_files();
-        world.create(vec![task("one"), task("two")]).await;
-        world.board.view().await.unwrap();
-        world.write("task_1.json", r#"{"id": 1, "subject"#);
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2), "one file is just being written");
-        world.write("task_1.json", MINIMAL);
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
-        assert!(world.read("task_1.json").contains("\"attempt\": 1"));
-        assert!(!world.path().join(".spoiled").exists());
+        let fixture = in_files();
+        fixture.create(vec![task("one"), task("two")]).await;
+        fixture.board.view().await.unwrap();
+        fixture.write("task_1.json", r#"{"id": 1, "subject"#);
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(2), "one file is just being written");
+        fixture.write("task_1.json", MINIMAL);
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(1));
+        assert!(fixture.read("task_1.json").contains("\"attempt\": 1"));
+        assert!(!fixture.path().join(".spoiled").exists());
     }
 
     #[tokio::test]
     async fn foreign_fields_survive_task_changes() {
-        let world = in_files();
+        let fixture = in_files();
         let theirs = MINIMAL.replace('}', r#", "x": 1.50, "created_at": 1763688000.25}"#);
-        world.write("task_1.json", &theirs);
-        let held = world.claim("alice").await.unwrap();
-        world.complete(&held).await;
-        let text = world.read("task_1.json");
+        fixture.write("task_1.json", &theirs);
+        let held = fixture.claim("alice").await.unwrap();
+        fixture.complete(&held).await;
+        let text = fixture.read("task_1.json");
         assert!(text.contains("\"x\": 1.50") && text.contains("\"created_at\": 1763688000.25"), "{text}");
         assert!(text.ends_with("}\n") && text.starts_with("{\n  \"id\": 1"), "{text}");
     }
 
     #[tokio::test]
     async fn board_open_removes_completed_blockers() {
-        let world = in_files();
-        world.write("task_1.json", &with(1, "completed", ""));
-        world.write("task_2.json", &with(2, "pending", "1, 3"));
-        world.write("task_3.json", &with(3, "pending", ""));
-        world.other();
-        assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[3]));
-        assert_eq!(world.read("task_3.json"), with(3, "pending", ""), "no other file is written");
+        let fixture = in_files();
+        fixture.write("task_1.json", &with(1, "completed", ""));
+        fixture.write("task_2.json", &with(2, "pending", "1, 3"));
+        fixture.write("task_3.json", &with(3, "pending", ""));
+        fixture.other();
+        assert_eq!(fixture.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[3]));
+        assert_eq!(fixture.read("task_3.json"), with(3, "pending", ""), "no other file is written");
     }
 
     #[tokio::test]
     async fn foreign_dependency_cycle_is_never_claimed() {
-        let world = in_files();
+        let fixture = in_files();
         for (id, blocker) in [(1, "2"), (2, "1"), (3, "3"), (4, "99")] {
-            world.write(&format!("task_{id}.json"), &with(id, "pending", blocker));
+            fixture.write(&format!("task_{id}.json"), &with(id, "pending", blocker));
         }
-        assert_eq!(world.claim("alice").await, None);
-        assert_eq!(world.create(vec![after("five", &[1])]).await[0].id, TaskId(5));
+        assert_eq!(fixture.claim("alice").await, None);
+        assert_eq!(fixture.create(vec![after("five", &[1])]).await[0].id, TaskId(5));
         // A new id that an open task already waits for may close a cycle.
-        let error = world.board.create(&lead(), vec![after("x", &[4])], false).await.map(|made| made[0].id);
+        let error = fixture.board.create(&lead(), vec![after("x", &[4])], false).await.map(|made| made[0].id);
         assert_eq!(error.unwrap(), TaskId(6));
     }
 }
@@ -665,8 +672,8 @@ mod others {
 mod invalid_files {
     use super::*;
 
-    fn names(world: &World) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(world.path().join(".spoiled"))
+    fn names(fixture: &BoardFixture) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(fixture.path().join(".spoiled"))
             .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
             .unwrap_or_default();
         names.sort();
@@ -675,23 +682,23 @@ mod invalid_files {
 
     #[tokio::test]
     async fn invalid_task_is_reported_skipped_and_blocks() {
-        for world in [in_files(), in_unwatched_files()] {
-            world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
-            world.write("task_1.json", "");
-            world.write("task_7.json", r#"{"id": 8, "subject": "s", "status": "pending"}"#);
-            world.write("task_8.json", &format!("{{\"x\": \"{}\"}}", "y".repeat(TASK_BYTES_MAX)));
-            world.write("task_09.json", "{}");
-            fs::create_dir(world.path().join("task_10.json")).unwrap();
+        for fixture in [in_files(), in_unwatched_files()] {
+            fixture.create(vec![task("one"), after_new("two", 0), task("three")]).await;
+            fixture.write("task_1.json", "");
+            fixture.write("task_7.json", r#"{"id": 8, "subject": "s", "status": "pending"}"#);
+            fixture.write("task_8.json", &format!("{{\"x\": \"{}\"}}", "y".repeat(TASK_BYTES_MAX)));
+            fixture.write("task_09.json", "{}");
+            fs::create_dir(fixture.path().join("task_10.json")).unwrap();
             let names = |view: &brigade::ports::BoardView| -> Vec<String> {
                 view.invalid.iter().map(|entry| entry.name.clone()).collect()
             };
-            let first = world.board.view().await.unwrap();
+            let first = fixture.board.view().await.unwrap();
             assert_eq!(names(&first), ["task_8.json", "task_10.json", "task_09.json"], "the others may be incomplete");
             assert_eq!(first.tasks[&TaskId(1)].subject, "one", "the last valid version is shown");
-            assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
-            assert_eq!(world.claim("alice").await, None);
-            assert!(!world.path().join(".spoiled").exists(), "another program may be writing them");
-            assert_eq!(world.create(vec![task("more")]).await[0].id, TaskId(11));
+            assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(3));
+            assert_eq!(fixture.claim("alice").await, None);
+            assert!(!fixture.path().join(".spoiled").exists(), "another program may be writing them");
+            assert_eq!(fixture.create(vec![task("more")]).await[0].id, TaskId(11));
             let mut expected = vec![
                 "task_1.json: not a JSON",
                 "task_7.json: its id is 8",
@@ -700,7 +707,7 @@ mod invalid_files {
                 "task_10.json: it is a folder",
             ];
             eventually("each file is reported", async || {
-                let view = world.board.view().await.unwrap();
+                let view = fixture.board.view().await.unwrap();
                 let reasons: Vec<String> =
                     view.invalid.iter().map(|entry| format!("{}: {}", entry.name, entry.reason)).collect();
                 expected.retain(|expected| !reasons.iter().any(|reason| reason.starts_with(expected)));
@@ -712,29 +719,29 @@ mod invalid_files {
 
     #[tokio::test]
     async fn half_written_file_keeps_its_last_version() {
-        let world = in_files();
-        world.create(vec![task("one"), after_new("two", 0)]).await;
-        let whole = world.read("task_1.json");
-        world.write("task_1.json", &whole[..whole.len() / 2]);
-        world.write("task_7.json", "{\"id\": 7, ");
-        let view = world.board.view().await.unwrap();
+        let fixture = in_files();
+        fixture.create(vec![task("one"), after_new("two", 0)]).await;
+        let whole = fixture.read("task_1.json");
+        fixture.write("task_1.json", &whole[..whole.len() / 2]);
+        fixture.write("task_7.json", "{\"id\": 7, ");
+        let view = fixture.board.view().await.unwrap();
         assert!(view.invalid.is_empty() && view.tasks[&TaskId(1)].subject == "one", "{:?}", view.invalid);
-        let taken = world.claim("alice").await;
+        let taken = fixture.claim("alice").await;
         assert_eq!(taken, None, "a claim would overwrite what the other program writes");
-        assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(8), "the number is in use");
-        world.write("task_1.json", &whole);
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
-        assert!(world.board.view().await.unwrap().invalid.is_empty());
+        assert_eq!(fixture.create(vec![task("three")]).await[0].id, TaskId(8), "the number is in use");
+        fixture.write("task_1.json", &whole);
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(1));
+        assert!(fixture.board.view().await.unwrap().invalid.is_empty());
     }
 
     #[tokio::test]
     async fn opened_board_waits_for_half_written_file() {
-        let world = in_files();
-        world.create(vec![task("one")]).await;
+        let fixture = in_files();
+        fixture.create(vec![task("one")]).await;
         let text = r#"{"id": 7, "subject": "seven", "status": "pending"}"#;
-        world.write("task_7.json", &text[..20]);
-        let other = world.other();
-        let path = world.path().join("task_7.json");
+        fixture.write("task_7.json", &text[..20]);
+        let other = fixture.other();
+        let path = fixture.path().join("task_7.json");
         let writer = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(200)).await;
             fs::write(path, text).unwrap();
@@ -747,20 +754,20 @@ mod invalid_files {
 
     #[tokio::test]
     async fn change_waits_for_half_written_file() {
-        let world = in_files();
-        world.create(vec![task("one"), task("two")]).await;
+        let fixture = in_files();
+        fixture.create(vec![task("one"), task("two")]).await;
         for (id, is_claim) in [(TaskId(1), true), (TaskId(2), false)] {
-            let whole = world.read(&id.file_name());
-            world.write(&id.file_name(), &whole[..whole.len() / 2]);
-            let path = world.path().join(id.file_name());
+            let whole = fixture.read(&id.file_name());
+            fixture.write(&id.file_name(), &whole[..whole.len() / 2]);
+            let path = fixture.path().join(id.file_name());
             let writer = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 fs::write(path, whole).unwrap();
             });
             let changed = if is_claim {
-                world.board.claim(id, &claimant("alice", &[])).await
+                fixture.board.claim(id, &claimant("alice", &[])).await
             } else {
-                world.board.delete(id, &lead()).await
+                fixture.board.delete(id, &lead()).await
             };
             assert_eq!(changed.unwrap().id, id);
             assert!(writer.is_finished());
@@ -769,104 +776,109 @@ mod invalid_files {
 
     #[tokio::test]
     async fn unchanged_invalid_file_is_quarantined() {
-        let world = in_files();
-        world.create(vec![task("one"), task("two")]).await;
-        fs::create_dir(world.path().join(".spoiled")).unwrap();
-        world.write(".spoiled/task_5.json", "older");
-        world.write("task_5.json", "broken");
-        world.write("task_6.json", "being writ");
-        fs::create_dir(world.path().join("task_7.json")).unwrap();
-        std::os::unix::fs::symlink("task_1.json", world.path().join("task_8.json")).unwrap();
+        let fixture = in_files();
+        fixture.create(vec![task("one"), task("two")]).await;
+        fs::create_dir(fixture.path().join(".spoiled")).unwrap();
+        fixture.write(".spoiled/task_5.json", "older");
+        fixture.write("task_5.json", "broken");
+        fixture.write("task_6.json", "being writ");
+        fs::create_dir(fixture.path().join("task_7.json")).unwrap();
+        std::os::unix::fs::symlink("task_1.json", fixture.path().join("task_8.json")).unwrap();
         let end = std::time::Instant::now() + Duration::from_secs(30);
-        while names(&world).len() < 3 {
-            assert!(std::time::Instant::now() < end, "not moved: {:?}", names(&world));
+        while names(&fixture).len() < 3 {
+            assert!(std::time::Instant::now() < end, "not moved: {:?}", names(&fixture));
             // Another program keeps writing this file, so that it never stays the same.
-            let more = world.read("task_6.json") + "t";
-            world.write("task_6.json", &more);
-            world.board.view().await.unwrap();
+            let more = fixture.read("task_6.json") + "t";
+            fixture.write("task_6.json", &more);
+            fixture.board.view().await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        assert_eq!(names(&world), ["task_5.json", "task_5.json.2", "task_8.json"]);
-        assert_eq!(world.read(".spoiled/task_5.json"), "older");
-        assert_eq!(world.read(".spoiled/task_5.json.2"), "broken");
-        assert!(world.path().join("task_7.json").is_dir());
-        world.write("task_6.json", r#"{"id": 6, "subject": "whole", "status": "pending"}"#);
-        assert_eq!(world.board.get(TaskId(6)).await.unwrap().subject, "whole");
-        fs::remove_dir(world.path().join("task_7.json")).unwrap();
-        fs::remove_file(world.path().join("task_6.json")).unwrap();
-        fs::remove_file(world.path().join(".highwatermark")).unwrap();
-        assert_eq!(world.create(vec![task("new")]).await[0].id, TaskId(9), "a moved file keeps its id reserved");
+        assert_eq!(names(&fixture), ["task_5.json", "task_5.json.2", "task_8.json"]);
+        assert_eq!(fixture.read(".spoiled/task_5.json"), "older");
+        assert_eq!(fixture.read(".spoiled/task_5.json.2"), "broken");
+        assert!(fixture.path().join("task_7.json").is_dir());
+        fixture.write("task_6.json", r#"{"id": 6, "subject": "whole", "status": "pending"}"#);
+        assert_eq!(fixture.board.get(TaskId(6)).await.unwrap().subject, "whole");
+        fs::remove_dir(fixture.path().join("task_7.json")).unwrap();
+        fs::remove_file(fixture.path().join("task_6.json")).unwrap();
+        fs::remove_file(fixture.path().join(".highwatermark")).unwrap();
+        assert_eq!(fixture.create(vec![task("new")]).await[0].id, TaskId(9), "a moved file keeps its id reserved");
     }
 
     #[tokio::test]
     async fn invalid_file_with_huge_id_is_ignored_for_ids() {
-        let world = in_files();
-        world.create(vec![task("one")]).await;
-        world.write("task_9007199254740991.json", "{");
-        assert_eq!(world.create(vec![task("two")]).await[0].id, TaskId(2));
-        assert_eq!(world.other().create(&lead(), vec![task("three")], false).await.unwrap()[0].id, TaskId(3));
+        let fixture = in_files();
+        fixture.create(vec![task("one")]).await;
+        fixture.write("task_9007199254740991.json", "{");
+        assert_eq!(fixture.create(vec![task("two")]).await[0].id, TaskId(2));
+        assert_eq!(fixture.other().create(&lead(), vec![task("three")], false).await.unwrap()[0].id, TaskId(3));
         // A moved file counts no more than before, except if its id could have been assigned.
-        fs::create_dir_all(world.path().join(".spoiled")).unwrap();
+        fs::create_dir_all(fixture.path().join(".spoiled")).unwrap();
         fs::rename(
-            world.path().join("task_9007199254740991.json"),
-            world.path().join(".spoiled/task_9007199254740991.json"),
+            fixture.path().join("task_9007199254740991.json"),
+            fixture.path().join(".spoiled/task_9007199254740991.json"),
         )
         .unwrap();
-        assert_eq!(world.create(vec![task("four")]).await[0].id, TaskId(4));
-        world.write(".spoiled/task_9.json", "{");
-        assert_eq!(world.create(vec![task("ten")]).await[0].id, TaskId(10));
+        assert_eq!(fixture.create(vec![task("four")]).await[0].id, TaskId(4));
+        fixture.write(".spoiled/task_9.json", "{");
+        assert_eq!(fixture.create(vec![task("ten")]).await[0].id, TaskId(10));
     }
 
     #[tokio::test]
     async fn old_invalid_file_is_quarantined_at_first_read() {
-        let world = in_files();
-        world.create(vec![task("one")]).await;
-        world.write("task_5.json", "{");
-        world.write("task_6.json", "{");
+        let fixture = in_files();
+        fixture.create(vec![task("one")]).await;
+        fixture.write("task_5.json", "{");
+        fixture.write("task_6.json", "{");
         let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
-        fs::File::options().write(true).open(world.path().join("task_5.json")).unwrap().set_modified(long_ago).unwrap();
-        world.other().create(&lead(), vec![task("two")], false).await.unwrap();
-        assert!(world.path().join(".spoiled/task_5.json").exists());
-        assert!(world.path().join("task_6.json").exists(), "another program may be writing it");
+        fs::File::options()
+            .write(true)
+            .open(fixture.path().join("task_5.json"))
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        fixture.other().create(&lead(), vec![task("two")], false).await.unwrap();
+        assert!(fixture.path().join(".spoiled/task_5.json").exists());
+        assert!(fixture.path().join("task_6.json").exists(), "another program may be writing it");
     }
 
     #[tokio::test]
     async fn deleted_id_is_not_reused_with_bad_watermark() {
         for content in ["1", "x", "folder"] {
-            let world = in_files();
-            world.create(vec![task("one"), task("two"), task("three")]).await;
-            world.board.delete(TaskId(3), &lead()).await.unwrap();
-            let path = world.path().join(".highwatermark");
+            let fixture = in_files();
+            fixture.create(vec![task("one"), task("two"), task("three")]).await;
+            fixture.board.delete(TaskId(3), &lead()).await.unwrap();
+            let path = fixture.path().join(".highwatermark");
             fs::remove_file(&path).unwrap();
             if content == "folder" {
                 fs::create_dir(&path).unwrap()
             } else {
                 fs::write(&path, content).unwrap()
             }
-            let created = world.other().create(&lead(), vec![task("four")], false).await.unwrap();
+            let created = fixture.other().create(&lead(), vec![task("four")], false).await.unwrap();
             assert_eq!(created[0].id, TaskId(4), "{content}");
-            assert_eq!(world.read(".highwatermark").trim(), "4", "{content}");
+            assert_eq!(fixture.read(".highwatermark").trim(), "4", "{content}");
         }
     }
 
     #[tokio::test]
     async fn fake_batch_record_blocks_no_create() {
-        let world = in_files();
-        let pipe = world.path().join(".batch-90-91");
+        let fixture = in_files();
+        let pipe = fixture.path().join(".batch-90-91");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        fs::create_dir(world.path().join(".applied-80-81")).unwrap();
-        assert_eq!(world.other().create(&lead(), vec![task("one")], false).await.unwrap()[0].id, TaskId(1));
-        assert!(!pipe.exists() && world.path().join(".spoiled/.batch-90-91").exists());
+        fs::create_dir(fixture.path().join(".applied-80-81")).unwrap();
+        assert_eq!(fixture.other().create(&lead(), vec![task("one")], false).await.unwrap()[0].id, TaskId(1));
+        assert!(!pipe.exists() && fixture.path().join(".spoiled/.batch-90-91").exists());
     }
 
     #[tokio::test]
     async fn bad_watermark_is_rebuilt_from_task_files() {
         for content in ["", "x", "-1", "99999999999999999999", "9007199254740991", "1"] {
-            let world = in_files();
-            world.create(vec![task("one"), task("two")]).await;
-            world.write(".highwatermark", content);
-            assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(3), "{content:?}");
-            assert_eq!(world.read(".highwatermark").trim(), "3");
+            let fixture = in_files();
+            fixture.create(vec![task("one"), task("two")]).await;
+            fixture.write(".highwatermark", content);
+            assert_eq!(fixture.create(vec![task("three")]).await[0].id, TaskId(3), "{content:?}");
+            assert_eq!(fixture.read(".highwatermark").trim(), "3");
         }
     }
 }
@@ -877,31 +889,31 @@ mod shared {
 
     #[tokio::test]
     async fn board_change_is_visible_to_other_process() {
-        let world = in_files();
-        let other = world.other();
-        world.create(vec![task("one"), after_new("two", 0)]).await;
+        let fixture = in_files();
+        let other = fixture.other();
+        fixture.create(vec![task("one"), after_new("two", 0)]).await;
         let held = other.claim_next(&claimant("bob", &[])).await.unwrap().unwrap();
-        assert_eq!(world.board.get(held.id).await.unwrap(), held);
-        assert_eq!(world.claim("alice").await, None);
+        assert_eq!(fixture.board.get(held.id).await.unwrap(), held);
+        assert_eq!(fixture.claim("alice").await, None);
         other.change(held.id, complete(), &holder(&held)).await.unwrap();
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
-        assert_eq!(other.view().await.unwrap().tasks, world.board.view().await.unwrap().tasks);
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(2));
+        assert_eq!(other.view().await.unwrap().tasks, fixture.board.view().await.unwrap().tasks);
         other.delete(TaskId(1), &lead()).await.unwrap();
-        assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
+        assert_eq!(fixture.board.view().await.unwrap().tasks.len(), 1);
     }
 
     #[tokio::test]
     async fn replaced_tasks_folder_is_read_again() {
-        let world = in_files();
-        world.create(vec![task("one"), task("two")]).await;
-        let path = world.path();
+        let fixture = in_files();
+        fixture.create(vec![task("one"), task("two")]).await;
+        let path = fixture.path();
         fs::rename(&path, path.with_extension("old")).unwrap();
         fs::create_dir(&path).unwrap();
         fs::copy(path.with_extension("old").join("task_2.json"), path.join("task_2.json")).unwrap();
-        assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
-        world.write("task_3.json", r#"{"id": 3, "subject": "s", "status": "pending"}"#);
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
+        assert_eq!(fixture.board.view().await.unwrap().tasks.len(), 1);
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(2));
+        fixture.write("task_3.json", r#"{"id": 3, "subject": "s", "status": "pending"}"#);
+        assert_eq!(fixture.claim("alice").await.unwrap().id, TaskId(3));
     }
 
     #[tokio::test]
@@ -953,12 +965,12 @@ mod shared {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn cancelled_claim_is_released() {
-        let world = in_files();
-        world.create(vec![task("one")]).await;
+        let fixture = in_files();
+        fixture.create(vec![task("one")]).await;
         let files = RealFileSystem::default();
         let (entered, wait) = std::sync::mpsc::channel();
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let lock = world.path().join(".lock");
+        let lock = fixture.path().join(".lock");
         let blocker = std::thread::spawn(move || {
             files.locked(&lock, &mut || {
                 entered.send(()).unwrap();
@@ -969,14 +981,14 @@ mod shared {
         let alice = claimant("alice", &[]);
         tokio::select! {
             biased;
-            claimed = world.board.claim_next(&alice) => panic!("the lock is held: {claimed:?}"),
+            claimed = fixture.board.claim_next(&alice) => panic!("the lock is held: {claimed:?}"),
             () = std::future::ready(()) => {}
         }
         release.send(()).unwrap();
         blocker.join().unwrap().unwrap();
         let end = std::time::Instant::now() + Duration::from_secs(30);
         loop {
-            let task = world.other().get(TaskId(1)).await.unwrap();
+            let task = fixture.other().get(TaskId(1)).await.unwrap();
             if task.attempt == 1 && task.status == TaskStatus::Pending {
                 break;
             }
@@ -989,13 +1001,13 @@ mod shared {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn concurrent_claimers_take_each_task_once() {
         const TASKS: usize = 500;
-        let world = in_files();
+        let fixture = in_files();
         let tasks = (0..TASKS).map(|index| {
             let blocked_by_new = if index >= 10 { vec![index - 10, index / 2] } else { vec![] };
             NewTask { blocked_by_new, priority: (index % 7) as i64, ..task("drain") }
         });
-        world.create(tasks.collect()).await;
-        let boards: Vec<FileBoard> = (0..4).map(|_| world.other()).collect();
+        fixture.create(tasks.collect()).await;
+        let boards: Vec<FileBoard> = (0..4).map(|_| fixture.other()).collect();
         let claims = Arc::new(std::sync::Mutex::new(Vec::new()));
         let workers: Vec<_> = (0..8)
             .map(|number| (boards[number / 2].clone(), Arc::clone(&claims), format!("w{number}")))
@@ -1010,7 +1022,7 @@ mod shared {
         claims.dedup();
         assert_eq!(claims.len(), all, "an attempt was granted twice");
         // A completion whose dependents could not be updated in time is repaired when a board is opened.
-        let view = world.other().view().await.unwrap();
+        let view = fixture.other().view().await.unwrap();
         assert!(view.tasks.values().all(|task| task.status == TaskStatus::Completed && task.blocked_by.is_empty()));
         let attempts: u32 = view.tasks.values().map(|task| task.attempt).sum();
         assert_eq!(attempts as usize, all);

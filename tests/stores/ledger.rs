@@ -9,7 +9,7 @@ use brigade::domain::transcript::Usage;
 use brigade::ports::Ledger;
 use brigade::stores::file::ledger::FileLedger;
 
-use crate::support::{real, worlds};
+use crate::support::{real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn account() -> UsageKey {
@@ -35,17 +35,17 @@ async fn used(ledger: &dyn Ledger) -> (u64, u64) {
 
 #[tokio::test]
 async fn ledger_counts_appended_requests_in_every_store() {
-    for world in worlds().await {
-        let ledger = &world.stores.ledger;
-        assert_eq!(used(ledger.as_ref()).await, (0, 0), "{}", world.kind);
+    for fixture in store_fixtures().await {
+        let ledger = &fixture.stores.ledger;
+        assert_eq!(used(ledger.as_ref()).await, (0, 0), "{}", fixture.kind);
         let [sent, ended] = request(7);
         ledger.append(vec![sent.clone()]).await.unwrap();
-        assert_eq!(used(ledger.as_ref()).await, (1_000, 1), "{}", world.kind);
+        assert_eq!(used(ledger.as_ref()).await, (1_000, 1), "{}", fixture.kind);
         ledger.append(vec![ended]).await.unwrap();
-        assert_eq!(used(ledger.as_ref()).await, (7, 1), "{}", world.kind);
+        assert_eq!(used(ledger.as_ref()).await, (7, 1), "{}", fixture.kind);
         let reset = LedgerEntry::Reset { team: "crew".into() };
         ledger.append(vec![LedgerRecord::new(UnixMs(3), reset), sent]).await.unwrap();
-        assert_eq!(used(ledger.as_ref()).await, (1_000, 1), "{}", world.kind);
+        assert_eq!(used(ledger.as_ref()).await, (1_000, 1), "{}", fixture.kind);
     }
 }
 

@@ -12,7 +12,7 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::{Delivery, Mailbox, StoreChange, StoreError};
 use brigade::stores::file::Durability;
 
-use crate::support::{mailbox, real, worlds};
+use crate::support::{mailbox, real, store_fixtures};
 use crate::testkit::process::eventually;
 
 fn message(from: &str, content: &str) -> Message {
@@ -48,38 +48,38 @@ fn taken_files(workspace: &Path) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn mail_is_delivered_until_settled() {
-    for world in worlds().await {
-        let mail = &world.stores.mailbox;
+    for fixture in store_fixtures().await {
+        let mail = &fixture.stores.mailbox;
         mail.open_inboxes(&names(&["alice"])).await.unwrap();
         assert!(mail.recipients_with_mail().await.unwrap().is_empty());
         for content in ["one", "two"] {
             mail.send("Alice", message("bob", content)).await.unwrap();
         }
-        assert_eq!(mail.recipients_with_mail().await.unwrap(), ["alice"], "{}", world.kind);
+        assert_eq!(mail.recipients_with_mail().await.unwrap(), ["alice"], "{}", fixture.kind);
         assert_eq!(mail.peek("alice").await.unwrap().len(), 2);
         let first = mail.take("alice", &HashSet::new()).await.unwrap();
-        assert_eq!(contents(&first), ["one", "two"], "{}", world.kind);
+        assert_eq!(contents(&first), ["one", "two"], "{}", fixture.kind);
         mail.send("alice", message("bob", "three")).await.unwrap();
         let again = mail.take("ALICE", &HashSet::new()).await.unwrap();
-        assert_eq!(contents(&again), ["one", "two", "three"], "{}", world.kind);
+        assert_eq!(contents(&again), ["one", "two", "three"], "{}", fixture.kind);
         let carried = keys(&first);
         mail.settle("alice", &carried).await.unwrap();
-        assert_eq!(contents(&mail.take("alice", &carried).await.unwrap()), ["three"], "{}", world.kind);
+        assert_eq!(contents(&mail.take("alice", &carried).await.unwrap()), ["three"], "{}", fixture.kind);
         assert_eq!(mail.recipients_with_mail().await.unwrap(), ["alice"]);
         mail.settle("alice", &keys(&again)).await.unwrap();
-        assert!(mail.recipients_with_mail().await.unwrap().is_empty(), "{}", world.kind);
+        assert!(mail.recipients_with_mail().await.unwrap().is_empty(), "{}", fixture.kind);
     }
 }
 
 #[tokio::test]
 async fn sent_mail_gets_id_and_change_notice() {
-    for world in worlds().await {
-        let mail = &world.stores.mailbox;
-        let mut changes = world.stores.changes.subscribe();
+    for fixture in store_fixtures().await {
+        let mail = &fixture.stores.mailbox;
+        let mut changes = fixture.stores.changes.subscribe();
         let first = mail.send("lead", message("bob", "x")).await.unwrap();
         let second = mail.send("LEAD", message("bob", "x")).await.unwrap();
         assert_ne!(first, second);
-        assert_eq!(changes.recv().await.unwrap(), StoreChange::Mail("lead".into()), "{}", world.kind);
+        assert_eq!(changes.recv().await.unwrap(), StoreChange::Mail("lead".into()), "{}", fixture.kind);
         let taken = mail.take("lead", &HashSet::new()).await.unwrap();
         assert_eq!(taken.iter().map(|delivery| &delivery.key).collect::<Vec<_>>(), [&first, &second]);
         assert_eq!(taken[0].message.id.as_ref(), Some(&first));
@@ -88,13 +88,13 @@ async fn sent_mail_gets_id_and_change_notice() {
 
 #[tokio::test]
 async fn unknown_recipient_is_refused() {
-    for world in worlds().await {
-        let mail = &world.stores.mailbox;
+    for fixture in store_fixtures().await {
+        let mail = &fixture.stores.mailbox;
         mail.open_inboxes(&names(&["alice"])).await.unwrap();
         for name in ["carol", "all", "system", "", "../../etc/passwd", "alice.jsonl", "a/../alice", ".taken"] {
             let error = mail.send(name, message("bob", "x")).await.unwrap_err();
             let StoreError::UnknownRecipient { recipients, .. } = &error else { panic!("{name}: {error}") };
-            assert_eq!(recipients, &["lead", "human", "alice"], "{}", world.kind);
+            assert_eq!(recipients, &["lead", "human", "alice"], "{}", fixture.kind);
         }
         mail.send("human", message("bob", "x")).await.unwrap();
     }
@@ -102,8 +102,8 @@ async fn unknown_recipient_is_refused() {
 
 #[tokio::test]
 async fn long_message_and_full_inbox_are_errors() {
-    for world in worlds().await {
-        let mail = &world.stores.mailbox;
+    for fixture in store_fixtures().await {
+        let mail = &fixture.stores.mailbox;
         let error = mail.send("lead", message("bob", &"x".repeat(MESSAGE_BYTES_MAX))).await.unwrap_err();
         assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
         let large = message("bob", &"x".repeat(MESSAGE_BYTES_MAX - 1000));
@@ -115,11 +115,15 @@ async fn long_message_and_full_inbox_are_errors() {
             }
         };
         assert!(matches!(error, StoreError::InboxFull { .. }), "{error}");
-        assert_eq!(sent, 16, "{}", world.kind);
+        assert_eq!(sent, 16, "{}", fixture.kind);
         let taken = mail.take("lead", &HashSet::new()).await.unwrap();
         assert_eq!(taken.len(), 16);
         // The taken messages still wait.
-        assert!(matches!(mail.send("lead", large.clone()).await, Err(StoreError::InboxFull { .. })), "{}", world.kind);
+        assert!(
+            matches!(mail.send("lead", large.clone()).await, Err(StoreError::InboxFull { .. })),
+            "{}",
+            fixture.kind
+        );
         mail.settle("lead", &keys(&taken)).await.unwrap();
         eventually("the disk has room again", async || mail.send("lead", large.clone()).await.is_ok()).await;
     }

@@ -9,7 +9,7 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::roster::FileRoster;
 use serde_json::{Value, json};
 
-use crate::support::{real, worlds};
+use crate::support::{real, store_fixtures};
 use crate::testkit::process::eventually;
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {
@@ -23,33 +23,33 @@ fn roster(team: &std::path::Path) -> FileRoster {
 
 #[tokio::test]
 async fn roster_report_is_read_back() {
-    for world in worlds().await {
-        let roster = &world.stores.roster;
+    for fixture in store_fixtures().await {
+        let roster = &fixture.stores.roster;
         assert!(roster.read().await.unwrap().is_empty());
         roster.report("t", &[member("alice", MemberStatus::Working), member("bob", MemberStatus::Idle)]).await.unwrap();
         roster.report("t", &[member("Alice", MemberStatus::Shutdown)]).await.unwrap();
         let expected = [member("Alice", MemberStatus::Shutdown), member("bob", MemberStatus::Idle)];
-        assert_eq!(roster.read().await.unwrap(), expected, "{}", world.kind);
+        assert_eq!(roster.read().await.unwrap(), expected, "{}", fixture.kind);
     }
 }
 
 #[tokio::test]
 async fn spawned_members_are_read_back_and_removed() {
-    for world in worlds().await {
-        let roster = &world.stores.roster;
+    for fixture in store_fixtures().await {
+        let roster = &fixture.stores.roster;
         let settings = SpawnSettings { prompt: "Test.".into(), provider: "p".into(), model: "m".into() };
         let started_by = StartedBy::Brigade { team: "t".into(), spawned: Some(settings.clone()) };
         let spawned = RosterMember { started_by, ..member("ben", MemberStatus::Idle) };
         roster.report("t", &[member("alice", MemberStatus::Idle), spawned.clone()]).await.unwrap();
         let read = roster.read().await.unwrap();
-        assert_eq!((read[1].spawned_in("t"), read[1].spawned_in("other")), (Some(&settings), None), "{}", world.kind);
+        assert_eq!((read[1].spawned_in("t"), read[1].spawned_in("other")), (Some(&settings), None), "{}", fixture.kind);
         // Shut down on request: a later launch does not start it again.
         roster.report("t", &[member("ben", MemberStatus::Shutdown)]).await.unwrap();
-        assert_eq!(roster.read().await.unwrap()[1].spawned_in("t"), None, "{}", world.kind);
+        assert_eq!(roster.read().await.unwrap()[1].spawned_in("t"), None, "{}", fixture.kind);
         roster.remove("t", &["Ben".into(), "stranger".into()]).await.unwrap();
-        assert_eq!(roster.read().await.unwrap(), [member("alice", MemberStatus::Idle)], "{}", world.kind);
+        assert_eq!(roster.read().await.unwrap(), [member("alice", MemberStatus::Idle)], "{}", fixture.kind);
         roster.report("t", std::slice::from_ref(&spawned)).await.unwrap();
-        assert_eq!(roster.read().await.unwrap()[1], spawned, "{}", world.kind);
+        assert_eq!(roster.read().await.unwrap()[1], spawned, "{}", fixture.kind);
     }
 }
 

@@ -19,7 +19,7 @@ use brigade::stores::file::state::FileState;
 use brigade::stores::workspace::{FILE, OpenMode};
 use serde_json::{Value, json};
 
-use crate::support::{changes, clock, lead, options, real, state_store, worlds};
+use crate::support::{changes, clock, lead, options, real, state_store, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::process::{WAIT_TIME_MAX, eventually};
 
@@ -279,18 +279,18 @@ async fn stale_state_fields_of_other_writers_are_corrected() {
 
 #[tokio::test]
 async fn state_round_trips_in_every_store() {
-    for world in worlds().await {
-        let store = &world.stores.state;
-        assert_eq!(store.read().await.unwrap(), None, "{}", world.kind);
+    for fixture in store_fixtures().await {
+        let store = &fixture.stores.state;
+        assert_eq!(store.read().await.unwrap(), None, "{}", fixture.kind);
         let updated = store.update(report(Mode::RunOnce, 5)).await.unwrap();
-        assert_eq!((updated.desired, updated.current), (Mode::Pause, Mode::RunOnce), "{}", world.kind);
+        assert_eq!((updated.desired, updated.current), (Mode::Pause, Mode::RunOnce), "{}", fixture.kind);
         assert_eq!(store.update(set(Mode::Continuous, Some(Mode::RunOnce))).await.unwrap().desired, Mode::Pause);
         assert_eq!(store.update(set(Mode::Continuous, Some(Mode::Pause))).await.unwrap().desired, Mode::Continuous);
         let state = store.read().await.unwrap().unwrap();
         assert_eq!((state.desired, state.current, state.note.as_str()), (Mode::Continuous, Mode::RunOnce, "done"));
         let StateUpdate { report: Some(told), .. } = report(Mode::RunOnce, 9) else { unreachable!() };
         let answer = store.update(report(Mode::RunOnce, 9)).await.unwrap();
-        assert!(answer.contains_report(&told), "{}: the answer lacks the report that is written later", world.kind);
+        assert!(answer.contains_report(&told), "{}: the answer lacks the report that is written later", fixture.kind);
         eventually("the report is written", async || store.read().await.unwrap().unwrap().contains_report(&told)).await;
     }
 }

@@ -37,27 +37,27 @@ pub fn lead() -> OpenOptions {
 }
 
 /// The stores of one kind, in a separate workspace.
-pub struct World {
+pub struct StoreFixture {
     pub kind: &'static str,
     pub stores: Stores,
     _folder: TempDir,
     _workspace: Workspace,
 }
 
-/// A new world of each kind: all kinds keep the same contract.
-pub async fn worlds() -> Vec<World> {
-    let mut worlds = Vec::new();
+/// New stores of each kind: all kinds keep the same contract.
+pub async fn store_fixtures() -> Vec<StoreFixture> {
+    let mut fixtures = Vec::new();
     for kind in STORES.into_iter().chain([&DATABASE]) {
         let folder = tempfile::tempdir().unwrap();
         let workspace = kind.open(folder.path(), lead()).await.unwrap();
-        worlds.push(World {
+        fixtures.push(StoreFixture {
             kind: kind.name,
             stores: workspace.stores.clone(),
             _folder: folder,
             _workspace: workspace,
         });
     }
-    worlds
+    fixtures
 }
 
 /// The shared state of a workspace, without file events.

@@ -11,7 +11,7 @@ use brigade::stores::fs::FileSystem;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{real, worlds};
+use crate::support::{real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::simulated::SimulatedDisk;
 
@@ -28,15 +28,15 @@ fn compaction(covers: u64) -> Record {
 
 #[tokio::test]
 async fn transcript_records_load_in_order() {
-    for world in worlds().await {
-        let transcripts = &world.stores.transcripts;
+    for fixture in store_fixtures().await {
+        let transcripts = &fixture.stores.transcripts;
         assert!(transcripts.load("alice").await.unwrap().is_empty());
         transcripts.append("alice", &[text_record("a"), text_record("b\nc\u{2028}")], false).await.unwrap();
         transcripts.append("bob", &[text_record("x")], true).await.unwrap();
         transcripts.append("alice", &[compaction(2)], true).await.unwrap();
         transcripts.append("alice", &[], true).await.unwrap();
         let loaded = transcripts.load("alice").await.unwrap();
-        assert_eq!(loaded, [text_record("a"), text_record("b\nc\u{2028}"), compaction(2)], "{}", world.kind);
+        assert_eq!(loaded, [text_record("a"), text_record("b\nc\u{2028}"), compaction(2)], "{}", fixture.kind);
         let error =
             transcripts.append("alice", &[text_record(&"x".repeat(RECORD_BYTES_MAX))], false).await.unwrap_err();
         assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");

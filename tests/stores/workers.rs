@@ -25,7 +25,7 @@ use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_loc
 use brigade::stores::file::workers::{FileWorkers, ProcessId};
 use brigade::stores::memory::board::MemoryBoard;
 
-use crate::support::{changes, clock, real, worlds};
+use crate::support::{changes, clock, real, store_fixtures};
 use crate::testkit::clock::ManualClock;
 use crate::testkit::process::eventually;
 
@@ -92,11 +92,11 @@ fn names(team: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn running_worker_is_in_survey() {
-    for world in worlds().await {
-        let workers = &world.stores.workers;
+    for fixture in store_fixtures().await {
+        let workers = &fixture.stores.workers;
         workers.renew(running(None)).await.unwrap();
         let survey = survey(workers.as_ref()).await;
-        assert!(survey.live.contains_key(workers.worker_id()) && survey.dead.is_empty(), "{}", world.kind);
+        assert!(survey.live.contains_key(workers.worker_id()) && survey.dead.is_empty(), "{}", fixture.kind);
     }
 }
 

@@ -68,7 +68,7 @@ fn chaos_run_keeps_invariants() {
 fn run(seed: u64) {
     let outcome = std::panic::catch_unwind(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.unwrap().block_on(async { World::new(seed).run_phases().await });
+        runtime.unwrap().block_on(async { ChaosTeam::new(seed).run_phases().await });
     });
     if let Err(panic) = outcome {
         eprintln!("seed {seed} failed; again: {SEED}={seed} {COUNT}=1 cargo test --test team chaos");
@@ -91,7 +91,7 @@ fn silence_expected_panics() {
 }
 
 /// A team, its fault injector, and a person.
-struct World {
+struct ChaosTeam {
     faults: Arc<FaultInjector>,
     harness: TestTeam,
     members: Vec<&'static str>,
@@ -100,7 +100,7 @@ struct World {
     clock: Arc<dyn Clock>,
 }
 
-impl World {
+impl ChaosTeam {
     fn new(seed: u64) -> Self {
         let faults = FaultInjector::new(seed);
         let members = MEMBERS[..usize::try_from(2 + faults.below(3)).unwrap()].to_vec();
