@@ -44,7 +44,7 @@ fn pages_are_short() {
             complaints.push(format!("{}: {lines} lines, at most {PAGE_LINES_MAX}", page.display()));
         }
     }
-    assert_no_complaints("documents: a page is read in one go", &complaints);
+    assert_no_complaints("documents: a page is short; move a part to another page", &complaints);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn document_links_lead_to_existing_files() {
             for link in links_of(line) {
                 let file = link.split('#').next().unwrap_or_default();
                 if !link.contains("://") && !file.is_empty() && !folder.join(file).exists() {
-                    complaints.push(format!("{document}:{}: ({link}) leads nowhere", number + 1));
+                    complaints.push(format!("{document}:{}: there is no file {link}", number + 1));
                 }
             }
         }
@@ -92,7 +92,7 @@ fn files_and_tests_named_in_documents_exist() {
         }
     }
     assert!(checked > 30, "too few files are named");
-    assert_no_complaints("documents: what they name is there", &complaints);
+    assert_no_complaints("documents: every file and test that they name exists", &complaints);
 }
 
 /// Checks that the file of `tests/stores/board.rs` exists; for `tests/stores/board.rs::name`, also that it contains the word.
@@ -164,7 +164,7 @@ fn commands_named_in_documents_exist() {
         }
     }
     assert!(checked > 10, "too few commands: {checked}");
-    assert_no_complaints("documents: every command they name is there, with its flags", &complaints);
+    assert_no_complaints("documents: every command and flag that they name exists", &complaints);
 }
 
 /// The words after `brigade` in inline code and fenced blocks, with their line numbers.

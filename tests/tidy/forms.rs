@@ -85,7 +85,7 @@ fn every_file_starts_with_module_doc() {
         .flat_map(|folder| files_below(folder))
         .filter(|path| is_rust(path) && !text_of(path).starts_with("//! "));
     let complaints: Vec<String> = silent.map(|path| format!("{}: begin with `//! `", path.display())).collect();
-    assert_no_complaints("forms: each file opens with what it owns and what it must not know", &complaints);
+    assert_no_complaints("forms: the first line of each file says what it is for", &complaints);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn code_has_no_unwrap_todo_or_bare_allow() {
             }
         }
     }
-    assert_no_complaints("forms: outside tests errors are returned, and exceptions have a reason", &complaints);
+    assert_no_complaints("forms: code outside tests returns errors, and each `allow` has a reason", &complaints);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn tree_has_no_machine_paths_or_todo_marks() {
             complaints.extend(found.map(|word| format!("{}:{}: {word}", path.display(), number + 1)));
         }
     }
-    assert_no_complaints("tree: no place of one machine, no mark of what is not finished", &complaints);
+    assert_no_complaints("tree: no path of one machine, and no mark of unfinished code", &complaints);
 }
 
 /// The files that are searched for [`NOT_IN_TREE`], except for this test's: they contain the words.

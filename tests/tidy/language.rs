@@ -96,12 +96,15 @@ fn doc_comment_starts_with_noun_or_verb() {
             let first = comment.split_whitespace().next().unwrap_or_default();
             let first = first.trim_end_matches(|c: char| !c.is_alphanumeric());
             if !is_inside && CLAUSES.contains(&first) {
-                complaints.push(format!("{}:{}: starts with \"{first}\"", path.display(), number + 1));
+                complaints.push(format!("{}:{}: \"{first}\" begins a clause", path.display(), number + 1));
             }
             is_inside = true;
         }
     }
-    assert_no_complaints("language: a doc comment starts with a noun phrase or a verb", &complaints);
+    assert_no_complaints(
+        "language: a doc comment starts with a noun phrase (\"The claim of …\") or a verb (\"Returns …\")",
+        &complaints,
+    );
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn test_name_is_short_and_no_sentence() {
             tests += 1;
             let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
             if name.len() > TEST_NAME_CHARS_MAX || SENTENCES.iter().any(|start| name.starts_with(start)) {
-                complaints.push(format!("{}:{}: {name}", path.display(), number + 1));
+                complaints.push(format!("{}:{}: {name} ({} characters)", path.display(), number + 1, name.len()));
             }
         }
     }

@@ -183,11 +183,11 @@ fn layers_use_only_allowed_layers() {
     let mut complaints: Vec<String> = layer_uses
         .iter()
         .filter(|(_, from, to)| !is_allowed(from, to))
-        .map(|(at, from, to)| format!("{at}: {from} names {to}"))
+        .map(|(at, from, to)| format!("{at}: {from} uses {to}; pass it in, or add a line with a reason to LAYERS"))
         .collect();
     for (from, to, reason) in LAYERS {
         if !layer_uses.iter().any(|step| step.1 == *from && step.2 == *to) {
-            complaints.push(format!("LAYERS: nothing needs {from} -> {to} ({reason}); remove the line"));
+            complaints.push(format!("LAYERS: {from} does not use {to} ({reason}); remove the line"));
         }
     }
     assert_no_complaints(
@@ -203,9 +203,9 @@ fn every_file_belongs_to_a_layer() {
     let strangers: Vec<String> = sources()
         .iter()
         .filter(|source| !known(&source.layer()))
-        .map(|source| format!("{}: say in LAYERS whom {} may know", source.path.display(), source.layer()))
+        .map(|source| format!("{}: add lines for {} to LAYERS", source.path.display(), source.layer()))
         .collect();
-    assert_no_complaints("layers: each file is in one", &strangers);
+    assert_no_complaints("layers: each file belongs to a layer of LAYERS (tests/tidy/layers.rs)", &strangers);
 }
 
 #[test]
@@ -223,10 +223,10 @@ fn crates_are_used_only_in_allowed_layers() {
         .collect();
     for (krate, file, reason) in EXCEPTIONS {
         if !strangers.iter().any(|(name, source, _)| name == krate && source.path == Path::new(file)) {
-            complaints.push(format!("EXCEPTIONS: {file} does not name {krate} ({reason}); remove the line"));
+            complaints.push(format!("EXCEPTIONS: {file} does not use {krate} ({reason}); remove the line"));
         }
     }
-    assert_no_complaints("crates: some belong to some layers only", &complaints);
+    assert_no_complaints("crates: CRATES (tests/tidy/layers.rs) lists the layers that may use them", &complaints);
 }
 
 /// The crates that `source` uses although its layer may not.
@@ -238,7 +238,7 @@ fn foreign_crates_in<'a>(source: &'a Source, all: &[Source]) -> Vec<(&'static st
     for path in paths_of(source) {
         let found = CRATES.iter().find(|(name, layers, _)| *name == path.parts[0] && !layers.contains(&layer.as_str()));
         if let Some((name, layers, reason)) = found.filter(|(name, ..)| !has_module(name)) {
-            let complaint = format!("{}: {name} belongs to {}: {reason}", source.at(path.at), layers.join(", "));
+            let complaint = format!("{}: only {} may use {name}: {reason}", source.at(path.at), layers.join(", "));
             strangers.push((*name, source, complaint));
         }
     }
@@ -260,9 +260,13 @@ fn stores_are_opened_through_their_table() {
     let mut complaints: Vec<String> =
         strangers.map(|source| format!("{}: use `embed::STORE` and the ports", source.path.display())).collect();
     let unused = KNOW_A_STORE.iter().filter(|(file, _)| !is_user(file));
-    complaints
-        .extend(unused.map(|(file, reason)| format!("KNOW_A_STORE: {file} does not ({reason}); remove the line")));
-    assert_no_complaints("stores: only the table knows the kinds", &complaints);
+    complaints.extend(
+        unused.map(|(file, reason)| format!("KNOW_A_STORE: {file} uses no kind of store ({reason}); remove the line")),
+    );
+    assert_no_complaints(
+        "stores: only the files of KNOW_A_STORE (tests/tidy/layers.rs) use a kind of store",
+        &complaints,
+    );
 }
 
 #[test]
@@ -283,7 +287,7 @@ fn domain_uses_no_io_clock_or_runtime() {
             let name = path.parts.join("::");
             let is = |banned: &&&str| name == **banned || name.starts_with(&format!("{banned}::"));
             if let Some(banned) = NOT_IN_DOMAIN.iter().find(is) {
-                complaints.push(format!("{}: names {banned}; have it handed in", source.at(path.at)));
+                complaints.push(format!("{}: uses {banned}; pass it in", source.at(path.at)));
             }
         }
     }
@@ -309,7 +313,7 @@ fn every_cargo_dependency_is_used() {
     let words: std::collections::HashSet<&str> = code.split(|character| !is_word(character)).collect();
     let unused = declared.iter().filter(|name| !words.contains(name.as_str()));
     assert_no_complaints(
-        "Cargo.toml: no dependency that nothing uses",
-        &unused.map(|name| format!("{name} is not used")).collect::<Vec<_>>(),
+        "Cargo.toml: every dependency is used",
+        &unused.map(|name| format!("{name} is not used; remove it")).collect::<Vec<_>>(),
     );
 }

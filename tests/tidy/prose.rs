@@ -81,7 +81,7 @@ fn no_module_searches_text_for_words() {
         }
     }
     assert_no_complaints(
-        "prose: a module searches a text for words; pass a type, or add the format to PERMITTED",
+        "prose: a module searches a text for words; pass a type, or add the format to PERMITTED (tests/tidy/prose.rs)",
         &complaints,
     );
 }
@@ -95,7 +95,7 @@ fn permitted_searches_are_in_use() {
     };
     let unused = PERMITTED.iter().filter(|(path, words, _)| !is_used(path, words));
     assert_no_complaints(
-        "prose: a permitted search is gone",
+        "prose: a line of PERMITTED is not used; remove it",
         &unused.map(|(path, words, _)| format!("{path}: {words:?}")).collect::<Vec<_>>(),
     );
 }

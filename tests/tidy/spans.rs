@@ -52,7 +52,7 @@ fn commands_in_texts_are_code_spans() {
         let bare = literals(source).into_iter().filter(|(_, text)| has_bare_command(text));
         complaints.extend(bare.map(|(at, text)| format!("{}: \"{text}\"", source.at(at))));
     }
-    assert_no_complaints("texts: a command is a code span, such as `brigade why 3`", &complaints);
+    assert_no_complaints("texts: write a command as a code span, such as `brigade why 3`", &complaints);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn every_tool_is_in_tools_table() {
             let tool = name_after(&source.code[at..], marker).expect("a name");
             let entry = format!("{}::{tool}", stem(source));
             if !table.contains(&format!("entry::<{entry}>")) {
-                complaints.push(format!("{}: {entry} has no line in TOOLS (src/tools/table.rs)", source.at(at)));
+                complaints.push(format!("{}: add `entry::<{entry}>` to TOOLS in src/tools/table.rs", source.at(at)));
             }
         }
     }
@@ -43,7 +43,8 @@ fn every_provider_is_in_providers_table() {
             let module = source.module();
             let entry = format!("connect: Some({}::connect)", module[1]);
             if !table.contains(&entry) {
-                complaints.push(format!("{}: no `{entry}` in PROVIDERS (src/providers/mod.rs)", source.path.display()));
+                complaints
+                    .push(format!("{}: add `{entry}` to PROVIDERS in src/providers/mod.rs", source.path.display()));
             }
         }
     }
@@ -66,7 +67,7 @@ fn every_command_is_in_command_enum() {
         commands += 1;
         let text = text_of(&parent);
         if !text.contains(&format!("({}::", stem(source))) {
-            complaints.push(format!("{}: no command of {} is made of it", source.path.display(), parent.display()));
+            complaints.push(format!("{}: add its type to `Command` in {}", source.path.display(), parent.display()));
         }
     }
     assert!(commands > 8, "too few commands: {commands}");
@@ -86,7 +87,7 @@ fn every_contract_sample_is_tested() {
         .iter()
         .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
         .filter(|name| !tests.contains(name.as_str()))
-        .map(|name| format!("tests/contracts/{name} is named in no test"))
+        .map(|name| format!("tests/contracts/{name}: no test names it"))
         .collect();
     assert_no_complaints("contracts: each sample is read by a test", &untested);
 }
