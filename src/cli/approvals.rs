@@ -7,6 +7,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pager::page_answer;
+use super::running_team::RunningTeam;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
@@ -173,7 +174,7 @@ impl Permission {
             None | Some(PermissionCommand::List) => list(context, kind).await,
             Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
             Some(PermissionCommand::Approve { .. } | PermissionCommand::Reject { .. })
-                if context.running_team().await?.lead.is_none() =>
+                if RunningTeam::of(context).await?.lead.is_none() =>
             {
                 Err(CliError::refused("cannot answer: no team runs, and a call waits only while its team runs")
                     .hint("`brigade run` continues the work; the agent asks again if it still needs the call"))
@@ -225,7 +226,7 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
     let columns = output.columns;
     let renders_markdown = output.renders_markdown();
     let is_review = kind == RequestKind::Review;
-    let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
+    let team = RunningTeam::of(context).await.ok().and_then(|running_team| running_team.team);
     let mut answer = output.answer(request, || {
         let card = approvals::card(request, now, columns, renders_markdown);
         if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
@@ -243,7 +244,7 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
     };
     let target = target_ref(context, team);
     let diff = |summary_columns| {
-        let workspace = context.workspace()?;
+        let workspace = context.location.workspace()?;
         Ok(GitRepository::review_diff(&workspace, &target, commit, summary_columns)?)
     };
     with_summary(context, is_summary, diff).unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
@@ -251,7 +252,7 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
 
 /// The ref of the branch that the work of the team goes into.
 pub(super) fn target_ref(context: &Context, team: Option<&str>) -> String {
-    let team = context.team_if_valid(team).or_else(|| context.team_if_valid(None));
+    let team = context.location.team_if_valid(team).or_else(|| context.location.team_if_valid(None));
     team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()))
 }
 
@@ -307,7 +308,7 @@ async fn answer(
     if given.message.is_none() {
         return Ok(answer);
     }
-    let running_team = context.running_team_with_state().await.unwrap_or_default();
+    let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
     Ok(answer.notes(running_team.delivery_note("answer")))
 }
 

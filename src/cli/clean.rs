@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::context::{Context, display_path};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
+use super::running_team::RunningTeam;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::service::workers;
@@ -60,8 +61,8 @@ impl Clean {
     /// # Errors
     /// A team runs, or a file cannot be removed.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let workspace = context.workspace()?;
-        let running_team = context.running_team().await?;
+        let workspace = context.location.workspace()?;
+        let running_team = RunningTeam::of(context).await?;
         running_team.refuse_if_running("clean")?;
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
@@ -83,8 +84,7 @@ impl Clean {
         });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
-            let line =
-                |item: &Item| format!("{verb} {}\n", one_line(&display_path(&item.path, context.current_folder())));
+            let line = |item: &Item| format!("{verb} {}\n", one_line(&context.location.display(&item.path)));
             let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(&kept.branch));
             items.iter().map(line).chain(branches.iter().map(branch_line)).collect()
         })?;

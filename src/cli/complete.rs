@@ -6,6 +6,7 @@ use clap::{Arg, Command};
 use super::commands::{about, root, value_name};
 use super::context::Context;
 use super::error::CliResult;
+use super::members;
 use super::output::CommandAnswer;
 use super::{Global, on_one_thread};
 use crate::domain::approval::{Request, RequestKind};
@@ -300,13 +301,13 @@ impl WorkspaceVocabulary {
     }
 
     fn teams(&self) -> Vec<Candidate> {
-        let config = self.context.config_if_valid();
+        let config = self.context.location.config_if_valid();
         let names = config.map(|config| config.team_names()).unwrap_or_default();
         names.into_iter().map(|name| Candidate::new(name, "")).collect()
     }
 
     async fn names(&self, more: &[&str]) -> CliResult<Vec<Candidate>> {
-        let mut names = self.context.teammates().await;
+        let mut names = members::all_names(&self.context).await;
         names.sort();
         let names = names.iter().map(String::as_str).chain(more.iter().copied());
         Ok(names.map(|name| Candidate::new(one_line(name), "")).collect())

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::context::{Context, display_path};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use crate::config::{Resolved, ResolvedValue, Source, TeamFlags, schema};
@@ -53,7 +53,7 @@ impl ConfigCommand {
 }
 
 fn show(context: &Context, team: Option<&str>) -> CliResult<CommandAnswer> {
-    let config = context.config()?;
+    let config = context.location.config()?;
     let names = match team {
         Some(team) => vec![config.select(Some(team))?],
         None => config.team_names(),
@@ -102,7 +102,7 @@ fn source(source: &Source, context: &Context) -> String {
         Source::Default => "default".to_owned(),
         Source::Flag { flag } => (*flag).to_owned(),
         Source::Environment { variable } => variable.clone(),
-        Source::File { path, line } => format!("{}:{line}", display_path(path, context.current_folder())),
+        Source::File { path, line } => format!("{}:{line}", context.location.display(path)),
         Source::Lead { source: lead } => format!("the lead's, {}", self::source(lead, context)),
     }
 }

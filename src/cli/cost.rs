@@ -31,9 +31,9 @@ impl Cost {
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let running_team = context.running_team_with_state().await?;
+        let running_team = RunningTeam::with_state(context).await?;
         let name = running_team.team_name(self.team.as_ref());
-        let spec = context.team_if_valid(name.as_deref());
+        let spec = context.location.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
             return Err(super::team::team_choice_error(context));
         };
@@ -46,7 +46,7 @@ impl Cost {
             totals.settle_open_requests();
         }
         if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
-            context.config()?.select(Some(&team))?;
+            context.location.config()?.select(Some(&team))?;
         }
         let (budget, prices) = spec.map(|spec| (spec.budget, spec.prices)).unwrap_or_default();
         let view = CostView::of(&team, totals.spent().iter(), totals.open_requests(&team), budget, &prices);

@@ -1,5 +1,7 @@
 //! `brigade doctor`: checks the requirements of a team and prints how to meet them.
 
+mod board;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -16,10 +18,9 @@ use super::first_run;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
+use super::running_team::RunningTeam;
 use crate::config::diagnostics::Problem;
 use crate::config::{TeamFlags, UnknownVariable};
-use crate::domain::dependencies::{find_cycles, unfinished_blockers};
-use crate::domain::task::TaskId;
 use crate::domain::team_spec::{ModelSpec, TeamSpec};
 use crate::embed;
 use crate::platform;
@@ -36,13 +37,10 @@ use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
 use crate::team::supervisor::{ModelConnector, check_model};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
-use crate::ui::text::{bytes, count, cut, join_up_to, one_line, printable, wrap};
-use crate::ui::why::restore_hint;
+use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 
 /// The timeout of a connection to a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The most tasks in the command of a hint.
-const HINTED_MAX: usize = 10;
 /// The hint for a workspace inside another one.
 const NESTING_HINT: &str = "name the other one with --workspace DIR, or move one of them";
 /// Free space below this gives a warning, in bytes.
@@ -96,7 +94,7 @@ impl Doctor {
         };
         let mut findings = check_config(context, view.as_deref());
         findings.extend(check_variables(context));
-        match context.workspace() {
+        match context.location.workspace() {
             Ok(workspace) => {
                 findings.extend(nesting_note(context, &workspace).map(|note| warn("workspace", note, NESTING_HINT)));
                 findings.extend(check_links(&workspace));
@@ -104,7 +102,7 @@ impl Doctor {
                 findings.extend(check_file_system(&workspace));
                 findings.push(check_events(&workspace).await);
                 findings.push(check_free_space(&workspace, context));
-                findings.extend(check_board(context).await);
+                findings.extend(board::check_board(context).await);
                 findings.extend(check_lead(context).await);
             }
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
@@ -147,7 +145,7 @@ fn render(findings: &[Finding], columns: usize) -> String {
 }
 
 fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
-    let config = match context.config() {
+    let config = match context.location.config() {
         Ok(config) => config,
         Err(error) => return config_errors(error),
     };
@@ -198,7 +196,9 @@ fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding
         let text = format!("team {team}: its `command` is not run before the first launch: git tracks the config");
         return vec![warn("agent", text, "read brigade.toml; at a terminal, the first `brigade run` asks")];
     }
-    let (Ok(folder), Ok(sandbox)) = (context.workspace(), context.sandbox(Some(spec))) else { return Vec::new() };
+    let (Ok(folder), Ok(sandbox)) = (context.location.workspace(), context.location.sandbox(Some(spec))) else {
+        return Vec::new();
+    };
     match providers::check_programs(members(), &sandbox, &folder) {
         Ok(providers::ProgramReport { installed, warnings }) => {
             let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
@@ -210,7 +210,7 @@ fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
-    let workspace = context.workspace().ok();
+    let workspace = context.location.workspace().ok();
     let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
     match branch.check_launch().and_then(|()| branch.status(view)) {
         Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => {
@@ -232,7 +232,7 @@ fn check_variables(context: &Context) -> Vec<Finding> {
         let hint = unknown.meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
         warn("environment", format!("unknown variable `{}`", unknown.name), hint)
     };
-    context.environment().unknown_variables().into_iter().map(finding).collect()
+    context.location.environment().unknown_variables().into_iter().map(finding).collect()
 }
 
 /// Reports a control file that is a symbolic link, which a launch refuses.
@@ -343,7 +343,7 @@ fn event_arrives(folder: &Path) -> std::io::Result<bool> {
 }
 
 fn check_free_space(workspace: &Path, context: &Context) -> Finding {
-    if let Some(reason) = context.low_disk_reason(context.team_if_valid(None).as_ref()) {
+    if let Some(reason) = context.location.low_disk_reason(context.location.team_if_valid(None).as_ref()) {
         return fail("free space", format!("the team takes no work: {reason}"), "free space on the disk");
     }
     match platform::free_bytes(workspace) {
@@ -358,8 +358,8 @@ fn check_free_space(workspace: &Path, context: &Context) -> Finding {
 }
 
 fn check_confinement(context: &Context) -> Finding {
-    let sandbox = match context.workspace() {
-        Ok(_) => context.sandbox(context.team_if_valid(None).as_ref()).map_err(|error| error.message),
+    let sandbox = match context.location.workspace() {
+        Ok(_) => context.location.sandbox(context.location.team_if_valid(None).as_ref()).map_err(|error| error.message),
         // Without a workspace, doctor can only check the level.
         Err(_) => embed::open_sandbox(&std::env::temp_dir(), &[], &[]).map_err(|error| error.to_string()),
     };
@@ -383,7 +383,7 @@ fn check_confinement(context: &Context) -> Finding {
 
 /// The models of all teams with a valid config.
 fn model_specs(context: &Context) -> Vec<ModelSpec> {
-    let Some(config) = context.config_if_valid() else { return Vec::new() };
+    let Some(config) = context.location.config_if_valid() else { return Vec::new() };
     let teams = config.team_names().into_iter().filter_map(|name| config.team(&name, &TeamFlags::default()).ok());
     teams.flat_map(|team| team.spec.members.into_iter().chain([team.spec.lead])).map(|member| member.model).collect()
 }
@@ -432,70 +432,12 @@ fn connect(server: &str) -> std::io::Result<()> {
     Err(last)
 }
 
-/// Reports the tasks of dead workers.
-async fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Finding> {
-    let ids: Vec<TaskId> = context.abandoned_tasks(view).await.iter().map(|task| task.id).collect();
-    if ids.is_empty() {
-        return None;
-    }
-    let text = format!("tasks in progress whose worker has died: {}", join_up_to(ids.iter(), HINTED_MAX));
-    let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
-    Some(warn("board", text, hint))
-}
-
-/// The command that releases these tasks, or the first of many.
-fn release_command(ids: &[TaskId]) -> String {
-    let numbers = ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ");
-    format!("`brigade tasks release {numbers} --force`")
-}
-
 /// Reports a lead without heartbeats.
 async fn check_lead(context: &Context) -> Option<Finding> {
-    let lead = context.running_team_with_state().await.ok()?.lead?;
+    let lead = RunningTeam::with_state(context).await.ok()?.lead?;
     let health = lead.health(context.now())?;
     let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, health.message());
     Some(warn("lead", text, health.hint(lead.pid)))
-}
-
-async fn check_board(context: &Context) -> Vec<Finding> {
-    let board = match context.board(OpenMode::ReadOnly).await {
-        Ok(board) => board,
-        Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
-    };
-    let (view, quarantined_tasks) = match (board.view().await, board.quarantined_tasks().await) {
-        (Ok(view), Ok(quarantined_tasks)) => (view, quarantined_tasks),
-        (Err(error), _) | (_, Err(error)) => return vec![fail("board", error.to_string(), "")],
-    };
-    let mut findings = Vec::new();
-    for invalid in &view.invalid {
-        let text = format!("{} is not a valid task: {}", invalid.name, invalid.reason);
-        findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
-    }
-    let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
-    for (id, path) in quarantined_tasks.iter().filter(|(id, _)| is_missing(id)) {
-        let text = format!("the file of {id} was invalid and was set aside as {path}");
-        findings.push(warn("board", text, restore_hint(*id, path)));
-    }
-    findings.extend(check_abandoned_tasks(context, &view).await);
-    let blockers_of = |id: TaskId| {
-        let task = view.tasks.get(&id).into_iter();
-        task.flat_map(|task| unfinished_blockers(task, view.as_ref())).map(|blocker| blocker.id).collect()
-    };
-    for cycle in find_cycles(view.tasks.keys().copied(), blockers_of, |_| true) {
-        let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
-        let hint = format!("`brigade why {}`", cycle.first().map_or(0, |id| id.0));
-        findings.push(fail("board", format!("tasks wait for each other: {}", names.join(" -> ")), hint));
-    }
-    let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();
-    if !foreign.is_empty() {
-        let text = format!(
-            "tasks that other programs set to in progress without a claim: {}",
-            join_up_to(foreign.iter(), HINTED_MAX)
-        );
-        findings.push(warn("board", text, release_command(&foreign)));
-    }
-    findings.push(ok("board", crate::ui::tasks::counts_text(&view)));
-    findings
 }
 
 #[cfg(test)]

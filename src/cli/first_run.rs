@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::context::{Context, display_path};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::launch;
 use crate::domain::shell_blocks;
@@ -84,7 +84,7 @@ pub(super) fn confirm(
 /// # Errors
 /// The person does not agree. Then nothing was run or written.
 pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
-    let workspace = context.workspace()?;
+    let workspace = context.location.workspace()?;
     let is_known = context.is_in_repl() || !is_first_run(&workspace);
     if is_known || !TrackedTasks::of(&workspace).has(task.id) {
         return Ok(());
@@ -133,8 +133,8 @@ fn is_team_folder_tracked(workspace: &Path) -> bool {
 
 /// Returns true if the config may name programs that the person has not seen: git tracks it, and no team of this user ran here before.
 pub(super) fn is_config_unseen(context: &Context) -> bool {
-    let is_config_tracked = context.config_file().ok().flatten().is_some_and(|file| is_tracked(&file));
-    is_config_tracked && context.workspace().is_ok_and(|workspace| is_first_run(&workspace))
+    let is_config_tracked = context.location.config_file().ok().flatten().is_some_and(|file| is_tracked(&file));
+    is_config_tracked && context.location.workspace().is_ok_and(|workspace| is_first_run(&workspace))
 }
 
 /// Returns true if git tracks this file, or if git fails.
@@ -155,7 +155,7 @@ impl TrackedContent {
             runs_blocks = launch::runs_blocks(&spec);
             tracked.add_team_folder(workspace, &spec);
         }
-        if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
+        if context.location.config_file()?.is_some_and(|file| is_tracked(&file)) {
             tracked.add_commands(spec.setup.command.clone());
             tracked.add_commands(spec.done_when.clone());
             tracked.add_commands(spec.notify.command.clone());
@@ -166,7 +166,7 @@ impl TrackedContent {
             tracked.addresses.extend(spec.notify.url.clone());
         }
         if let Some(file) = spec.plan.as_ref().filter(|file| is_tracked(file)) {
-            let file = display_path(file, context.current_folder());
+            let file = context.location.display(file);
             tracked.sources.push(format!("the plan {file} ({})", count(plan.len(), "task")));
             for task in plan {
                 tracked.add_task_commands(task.verify.as_deref(), &task.description, runs_blocks);
@@ -197,7 +197,7 @@ impl TrackedContent {
             .map(|member| Path::new(&member.model.model))
             .collect();
         let tracked = scripts.into_iter().filter(|file| is_tracked(file));
-        let lines = tracked.map(|file| format!("the script {}", display_path(file, context.current_folder())));
+        let lines = tracked.map(|file| format!("the script {}", context.location.display(file)));
         self.sources.extend(lines);
     }
 

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::members::names_of_team;
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
-use super::team::member_names;
+use super::running_team::RunningTeam;
 use crate::domain::approval::{Approvals, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
@@ -151,9 +152,9 @@ impl UnreadMail {
 
 /// The names of the running team's members, or of those of the config's only team.
 async fn members(context: &Context, stores: &Stores) -> CliResult<Vec<Name>> {
-    let team = context.team_of(&context.running_team().await?);
+    let team = RunningTeam::of(context).await?.spec(&context.location);
     Ok(match team {
-        Some(team) => member_names(&team, &stores.roster.read().await?),
+        Some(team) => names_of_team(&team, &stores.roster.read().await?),
         None => Vec::new(),
     })
 }

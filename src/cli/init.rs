@@ -13,6 +13,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
+use super::running_team::RunningTeam;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
 use crate::domain::team_spec::Prompts;
@@ -67,10 +68,10 @@ impl Init {
     /// A brigade.toml exists, the name is invalid, or a file cannot be written.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let team = Name::new(&self.team)?;
-        let folder = context.new_workspace()?;
+        let folder = context.location.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let path = super::context::display_path(&config, context.current_folder());
+            let path = context.location.display(&config);
             let message = format!("cannot write {path}: it exists already");
             let arguments = self.forced_arguments(&team);
             return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
@@ -123,12 +124,12 @@ impl Init {
             changes.gitignore_lines_added = text.lines_added;
         }
         let answer = context.output.answer(&changes, || {
-            let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
+            let display = |file: &str| context.location.display(&folder.join(file));
             let plan = if changes.has_own_plan { OWN_PLAN } else { "" };
             let next = self.next_text(&team, &folder);
             context.hint(&(changes_text(&changes, display, self.force) + plan + &next))
         })?;
-        let running_team = context.running_team_with_state().await.unwrap_or_default();
+        let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
         Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
     }
 

@@ -163,18 +163,18 @@ impl LaunchArguments {
     }
 
     fn prepare(self, context: &Context, lifetime: Lifetime, may_interact: bool) -> CliResult<LaunchRequest> {
-        let config = context.config()?;
+        let config = context.location.config()?;
         config.check_variables()?;
         let name = self.select_team(&config, lifetime)?;
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
-        let workspace = context.workspace()?;
+        let workspace = context.location.workspace()?;
         let read = |path: &PathBuf| read_plan(path, &workspace, resolved.accepts_for_plan());
         let plan = resolved.spec.plan.as_ref().map(read).transpose()?.unwrap_or_default();
         // A pipe can be read only once.
         resolved.spec.plan = resolved.spec.plan.filter(|path| path.is_file());
-        let control_files = context.control_files(resolved.spec.plan.as_deref())?;
+        let control_files = context.location.control_files(resolved.spec.plan.as_deref())?;
         let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
         let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
         warn_of_skipped_blocks(context, Some(&resolved.spec), &tasks);
@@ -227,7 +227,7 @@ impl LaunchArguments {
             plan,
             workspace,
             control_files,
-            named_config: context.named_config(),
+            named_config: context.location.named_config(),
         })
     }
 

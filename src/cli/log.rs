@@ -8,6 +8,7 @@ use clap::builder::PossibleValuesParser;
 use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::members;
 use super::output::{CommandAnswer, Output};
 use super::run_selection::{self, Instant, Run, RunChoice};
 use crate::domain::event::{Event, EventKind, KINDS};
@@ -131,7 +132,7 @@ impl Log {
     /// Refuses a teammate or a task that does not exist. `subjects` are those of the tasks on the board.
     async fn check_names(&self, context: &Context, subjects: &BTreeMap<TaskId, String>) -> CliResult<()> {
         if let Some(name) = &self.teammate {
-            context.member_named(name, &[LEAD, HUMAN]).await?;
+            members::find_name(context, name, &[LEAD, HUMAN]).await?;
         }
         match self.task {
             Some(task) if !subjects.contains_key(&task) => {

@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
+use super::running_team::RunningTeam;
 use super::team::team_choice_error;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::team_spec::{Isolation, TeamSpec};
@@ -32,7 +33,7 @@ impl Merge {
             return Err(CliError::refused(message).hint("isolation = \"worktree\" gives a team its own branch"));
         }
         let branch = team.target_branch();
-        let TakeOver { into, before, after } = GitRepository::take_over(&context.workspace()?, &branch)?;
+        let TakeOver { into, before, after } = GitRepository::take_over(&context.location.workspace()?, &branch)?;
         let data = serde_json::json!({
             "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
         });
@@ -46,11 +47,11 @@ impl Merge {
     }
 
     async fn selected_team(&self, context: &Context) -> CliResult<TeamSpec> {
-        let name = context.running_team_with_state().await?.team_name(self.team.as_ref());
-        if let Some(spec) = context.team_if_valid(name.as_deref()) {
+        let name = RunningTeam::with_state(context).await?.team_name(self.team.as_ref());
+        if let Some(spec) = context.location.team_if_valid(name.as_deref()) {
             return Ok(spec);
         }
-        let config = context.config()?;
+        let config = context.location.config()?;
         config.select(name.as_deref())?;
         Err(team_choice_error(context))
     }

@@ -26,9 +26,11 @@ mod footer;
 mod inbox;
 mod init;
 pub(crate) mod launch;
+mod location;
 mod log;
 pub(crate) mod logging;
 mod mcp;
+mod members;
 mod merge;
 mod nesting;
 mod output;
@@ -46,6 +48,7 @@ pub(crate) mod signals;
 mod state;
 mod stop;
 mod surface;
+mod task_context;
 mod tasks;
 mod team;
 mod transcript;
@@ -148,7 +151,7 @@ fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
     let output = Output::new(cli.global.json, cli.global.color);
     let outcome = Context::new(cli.global, output).and_then(|context| {
         if cli.command.warns_of_variables() && !output.json {
-            context.variable_warnings().iter().for_each(|warning| output.print_note(warning));
+            context.location.variable_warnings().iter().for_each(|warning| output.print_note(warning));
         }
         cli.command.run_with_hints(&context, launcher)
     });

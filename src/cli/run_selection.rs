@@ -95,7 +95,7 @@ pub async fn nth(context: &Context, nth: usize) -> CliResult<Run> {
 fn no_such_run(context: &Context, nth: usize, count: usize) -> CliError {
     match count {
         0 => {
-            let teams = context.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
+            let teams = context.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
             let team = teams.first().map_or("TEAM", String::as_str);
             CliError::usage("the event log is empty: no team has run yet")
                 .hint(format!("`brigade run {}`", shell_word(team)))

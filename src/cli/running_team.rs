@@ -3,13 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use super::location::Location;
 use crate::domain::records::LeadRecord;
 use crate::domain::state::{Mode, SharedState};
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, LeadObstacle, Stores};
+use crate::sandbox::WORKER_VARIABLE;
+use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
 use crate::ui::team::TeamProcess;
 use crate::ui::text::one_line;
@@ -72,6 +77,11 @@ impl RunningTeam {
         named.or(self.team.as_ref()).cloned().or_else(|| self.state.as_ref()?.team())
     }
 
+    /// The running team's configuration, or that of the config's only team.
+    pub fn spec(&self, location: &Location) -> Option<TeamSpec> {
+        location.team_if_valid(self.team.as_deref()).or_else(|| location.team_if_valid(None))
+    }
+
     /// The process of the team with this name.
     pub fn process(&self, team: &str, now: UnixMs) -> TeamProcess {
         match self.lead.as_ref().filter(|lead| lead.team == team) {
@@ -107,12 +117,32 @@ impl RunningTeam {
         Err(CliError { exit: Exit::AlreadyLed, ..CliError::refused(message) }.hint("`brigade stop`"))
     }
 
-    /// The team that runs in a workspace, without the state file. `surrounding_mark` is the mark of the
-    /// team whose command this process is; `None` outside of a team.
+    /// The running team, if there is one, and the contents of the state file.
     ///
     /// # Errors
-    /// The workspace cannot be read.
-    pub async fn of(stores: &Stores, surrounding_mark: Option<&str>) -> CliResult<Self> {
+    /// The workspace does not exist or cannot be read.
+    pub async fn with_state(context: &Context) -> CliResult<Self> {
+        let stores = context.stores(OpenMode::ReadOnly).await?;
+        let state = stores.state.read().await?;
+        let mut running_team = Self::in_stores(&stores, context).await?;
+        if let Some(lead) = &mut running_team.lead {
+            // The newer heartbeat counts: the state file has one, and the worker's record has one.
+            lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat_in(state, &lead.team)));
+        }
+        Ok(Self { desired: state.as_ref().map(|state| state.desired), state, ..running_team })
+    }
+
+    /// The running team, if there is one, without the state file.
+    ///
+    /// # Errors
+    /// The workspace does not exist or cannot be read.
+    pub async fn of(context: &Context) -> CliResult<Self> {
+        Self::in_stores(&context.stores(OpenMode::ReadOnly).await?, context).await
+    }
+
+    async fn in_stores(stores: &Stores, context: &Context) -> CliResult<Self> {
+        // Outside of a team's commands there is no such mark.
+        let surrounding_mark = context.location.environment().variables.get(WORKER_VARIABLE).map(String::as_str);
         let live = stores.workers.survey(&BTreeSet::new()).await?.live;
         let leader = match stores.leadership.current().await? {
             CurrentLead::Obstructed(obstacle) => {
@@ -163,7 +193,7 @@ fn reason_in_brackets(state: &SharedState) -> String {
 }
 
 /// The newest heartbeat of the team in the state file.
-pub(super) fn heartbeat_in(state: &SharedState, team: &str) -> Option<UnixMs> {
+fn heartbeat_in(state: &SharedState, team: &str) -> Option<UnixMs> {
     if state.team().as_deref() != Some(team) {
         return None;
     }

@@ -3,8 +3,9 @@
 use super::arguments::text_or_stdin;
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::members;
 use super::output::CommandAnswer;
-use super::team::member_names;
+use super::running_team::RunningTeam;
 use crate::domain::name::{ALL, HUMAN, Name};
 use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;
@@ -36,7 +37,7 @@ impl Send {
             return Err(CliError::usage("cannot send an empty message"));
         }
         let stores = context.stores(OpenMode::Write).await?;
-        let team = context.open_inboxes(&stores).await?;
+        let team = members::open_inboxes(context, &stores).await?;
         let mut is_outside = false;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
         let members = match &team {
@@ -45,7 +46,7 @@ impl Send {
                 is_outside = roster.iter().any(|row| row.is_outside() && row.name.eq_ignore_ascii_case(&self.to));
                 // An agent of another program that has ended reads no broadcast.
                 roster.retain(|row| !row.is_outside() || row.status != MemberStatus::Shutdown);
-                member_names(team, &roster)
+                members::names_of_team(team, &roster)
             }
             None if to_all => {
                 return Err(CliError::usage("cannot send to `all`: the config does not have exactly one team")
@@ -82,7 +83,7 @@ impl Send {
                 answer.note(format!("{whom} is an agent of another program, and reads its mail when it asks for it"))
             );
         }
-        let running_team = context.running_team_with_state().await.unwrap_or_default();
+        let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
         Ok(answer.notes(running_team.delivery_note("message")))
     }
 }

@@ -49,7 +49,7 @@ impl State {
                 answer.note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before")
             );
         };
-        let running_team = context.running_team_with_state().await.unwrap_or_default();
+        let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
         let is_running = running_team.team.is_some();
         let waiting_for = if is_running { state.waiting_for() } else { None };
         let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
@@ -67,7 +67,7 @@ impl State {
 
 /// The line that says if the team runs; empty if no team is known.
 fn process_line(context: &Context, running_team: &RunningTeam) -> String {
-    let only_team = || context.team_if_valid(None).map(|spec| spec.name.to_string());
+    let only_team = || context.location.team_if_valid(None).map(|spec| spec.name.to_string());
     let Some(team) = running_team.team_name(None).or_else(only_team) else { return String::new() };
     format!("{} {}\n", paint(BOLD, &one_line(&team)), running_team.process(&team, context.now()).text())
 }

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::members;
 use super::output::CommandAnswer;
 use super::running_team::{LeadProcess, RunningTeam};
 use crate::config::{Config, TeamFlags};
@@ -49,13 +50,13 @@ impl Stop {
     /// # Errors
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let running_team = context.running_team().await?;
+        let running_team = RunningTeam::of(context).await?;
         if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
             return Err(CliError::refused(format!("cannot stop a team: {reason}")).hint(remedy));
         }
         let Some(lead) = running_team.lead.clone() else {
             if let Some(name) = &self.name {
-                context.member_named(name, &[]).await?;
+                members::find_name(context, name, &[]).await?;
             }
             let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
             return Ok(done.note("no team runs in this workspace"));
@@ -94,7 +95,7 @@ impl Stop {
             if Instant::now() >= deadline {
                 let message = format!("cannot confirm the stop: team {} (pid {}) still runs", one_line(team), lead.pid);
                 let pid = lead.pid;
-                let hint = if context.running_team().await?.lead.is_some_and(|lead| lead.is_suspended) {
+                let hint = if RunningTeam::of(context).await?.lead.is_some_and(|lead| lead.is_suspended) {
                     format!(
                         "it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work"
                     )
@@ -135,7 +136,7 @@ fn signal(lead: &LeadProcess, request: EndRequest) -> CliResult<()> {
 }
 
 async fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
-    Ok(context.running_team().await?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
+    Ok(RunningTeam::of(context).await?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
 }
 
 /// Sends one teammate a request to stop, from `human`.
@@ -145,7 +146,7 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswe
         return Err(CliError::usage(message).hint("`brigade stop` without a name stops the whole team"));
     }
     // Reading and sending need no lock. The running team has opened the inboxes.
-    refuse_links(&context.workspace()?)?;
+    refuse_links(&context.location.workspace()?)?;
     let stores = context.stores(OpenMode::ReadOnly).await?;
     let reports = stores.state.read().await?.map(|state| state.teammates()).unwrap_or_default();
     let report = reports.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report);
@@ -171,7 +172,7 @@ fn next_start(context: &Context, name: &str) -> &'static str {
         let teams = config.team_names().into_iter().filter_map(|team| config.team(&team, &TeamFlags::default()).ok());
         teams.into_iter().any(|team| team.spec.members.iter().any(|member| member.name.is_same(name)))
     };
-    match context.config_if_valid() {
+    match context.location.config_if_valid() {
         Some(config) if !has_member(&config) => "it starts again if the lead spawns it",
         _ => "the next launch starts it again",
     }

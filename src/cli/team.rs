@@ -8,17 +8,18 @@ use super::output::CommandAnswer;
 use super::pending::{TeamBranch, pending_view};
 use super::reminders::question_line;
 use super::running_team::RunningTeam;
+use super::task_context;
 use crate::config::TeamFlags;
 use crate::domain::approval::Request;
 use crate::domain::dependencies::count_tasks;
-use crate::domain::name::{LEAD, Name};
+use crate::domain::name::LEAD;
 use crate::domain::pending_questions::Question;
 use crate::domain::phase::ReportedPhase;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::state::{Mode, SharedState, TeammateReport, TeammateReports};
 use crate::domain::state_note::StateNote;
 use crate::domain::task::Task;
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{BoardView, LeadObstacle};
@@ -26,7 +27,6 @@ use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::pending::PendingView;
 use crate::ui::style::warning;
-use crate::ui::task_context::ClaimCandidate;
 use crate::ui::team::{MemberView, TeamProcess, TeamState, TeamView, render};
 use crate::ui::text::{join_up_to, one_line};
 
@@ -54,7 +54,7 @@ impl Team {
             warnings.push(format!("{reason}; {remedy}"));
         }
         let is_running = team.process.running;
-        if is_running && let Some(reason) = context.low_disk_reason(spec.as_ref()) {
+        if is_running && let Some(reason) = context.location.low_disk_reason(spec.as_ref()) {
             warnings.push(format!("the team takes no work: {reason}"));
         }
         // The first line of a team that does not run says so, whatever its state.
@@ -68,7 +68,7 @@ impl Team {
         let mut team_branch = None;
         if !is_running
             && let Some(spec) = &spec
-            && let Ok(workspace) = context.workspace()
+            && let Ok(workspace) = context.location.workspace()
         {
             team_branch = TeamBranch::of(spec, &workspace).and_then(|branch| branch.sentence(Some(&board)));
         }
@@ -97,14 +97,14 @@ impl TeamStatus {
     /// # Errors
     /// The team does not exist, or the workspace cannot be read.
     pub async fn read(context: &Context, named: Option<&String>) -> CliResult<Self> {
-        let running_team = context.running_team_with_state().await?;
+        let running_team = RunningTeam::with_state(context).await?;
         let name = running_team.team_name(named);
-        let spec = context.team_if_valid(name.as_deref());
+        let spec = context.location.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(team_choice_error(context));
         };
         if spec.is_none() && named.is_some() && running_team.team.as_deref() != Some(&name) {
-            context.config()?.select(Some(&name))?;
+            context.location.config()?.select(Some(&name))?;
         }
         let stores = context.stores(OpenMode::ReadOnly).await?;
         let roster = stores.roster.read().await?;
@@ -136,7 +136,7 @@ fn mark_waiting(team: &mut TeamView, waiting: &PendingForPerson) {
 /// The note about the tasks that a killed team held, which the next launch continues. `None` if the team runs or held no task.
 pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
-    let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
+    let held: Vec<String> = task_context::abandoned_tasks(context, view).await.iter().map(task_of_owner).collect();
     let named = join_up_to(held.iter(), NAMED_MAX);
     if team.process.running || held.is_empty() {
         return None;
@@ -168,7 +168,7 @@ fn question_notes(waiting: &PendingForPerson, team: &TeamView) -> Vec<String> {
 
 /// The error of a command that cannot choose a team.
 pub(super) fn team_choice_error(context: &Context) -> CliError {
-    let config = match context.config() {
+    let config = match context.location.config() {
         Ok(config) => config,
         Err(error) => return error,
     };
@@ -238,29 +238,6 @@ fn state_of(state: &SharedState) -> TeamState {
         set_by: state.set_by.clone(),
         note: state.note.clone(),
     }
-}
-
-/// The members that could claim tasks if this team ran.
-pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
-    let candidate = |member: &MemberSpec| ClaimCandidate {
-        scope: team.task_scope(member),
-        ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
-    };
-    team.members.iter().map(candidate).collect()
-}
-
-/// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
-/// The lead is left out.
-pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
-    let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
-    let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
-    let mut names: Vec<Name> = Vec::new();
-    for name in team.members.iter().map(|member| member.name.clone()).chain(others) {
-        if !name.is_reserved() && !names.iter().any(|known| known.is_same(name.as_str())) {
-            names.push(name);
-        }
-    }
-    names
 }
 
 /// The phase of a member by its row in the roster. An agent of another program runs without the team.

@@ -4,10 +4,11 @@ use super::arguments::task_id;
 use super::context::Context;
 use super::error::CliResult;
 use super::exit::Exit;
+use super::members::candidates;
 use super::output::CommandAnswer;
 use super::pending::spent_budget;
 use super::running_team::RunningTeam;
-use super::team::candidates;
+use super::task_context;
 use super::team::reports_of;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
@@ -38,8 +39,8 @@ impl Why {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let stores = context.stores(OpenMode::ReadOnly).await?;
         let view = stores.board.view().await?;
-        let running_team = context.running_team_with_state().await?;
-        let team = context.team_of(&running_team);
+        let running_team = RunningTeam::with_state(context).await?;
+        let team = running_team.spec(&context.location);
         let candidates = current_members(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let task_context = TaskContext {
             candidates,
@@ -52,10 +53,10 @@ impl Why {
                     (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
                     _ => None,
                 },
-                disk_shortage: context.low_disk_reason(team.as_ref()),
+                disk_shortage: context.location.low_disk_reason(team.as_ref()),
             },
             dropped: dropped_line_reasons(context, view.task(self.id)),
-            ..context.task_context(&view).await?
+            ..task_context::load(context, &view).await?
         };
         if !view.tasks.contains_key(&self.id)
             && !view.is_invalid(self.id)
@@ -78,7 +79,7 @@ impl Why {
 /// The reasons for removed lines in the merge of a completed task. They are extra information: an error only means that there are none.
 fn dropped_line_reasons(context: &Context, task: Option<&Task>) -> Vec<String> {
     let commit = task.and_then(|task| task.result.as_ref()).and_then(|result| result.commit.as_deref());
-    let (Some(commit), Ok(workspace)) = (commit, context.workspace()) else { return Vec::new() };
+    let (Some(commit), Ok(workspace)) = (commit, context.location.workspace()) else { return Vec::new() };
     GitRepository::dropped_line_reasons(&workspace, commit).unwrap_or_default()
 }
 

@@ -11,6 +11,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::inbox::UnreadMail;
 use crate::cli::output::{Color, Output};
+use crate::cli::running_team::RunningTeam;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::{MemberStatus, RosterMember, StartedBy};
@@ -111,7 +112,7 @@ impl OutsideAgent {
     async fn report(&self, context: &Context, stores: &Stores, status: MemberStatus) -> CliResult<()> {
         let role = if self.capabilities.is_empty() { ROLE_DEFAULT.to_owned() } else { self.capabilities.join(", ") };
         let row = RosterMember { name: self.name.to_string(), role, status, started_by: StartedBy::Outside };
-        let team = context.team_of(&context.running_team().await?);
+        let team = RunningTeam::of(context).await?.spec(&context.location);
         let team = team.map(|team| team.name.to_string()).unwrap_or_default();
         Ok(stores.roster.report(&team, &[row]).await?)
     }

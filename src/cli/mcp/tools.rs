@@ -17,12 +17,12 @@ use crate::cli::arguments::acting_name;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::inbox::{UnreadMail, render_messages};
+use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::cli::tasks::add::add;
 use crate::cli::tasks::finish::{change, complete, holder};
 use crate::cli::tasks::list::List;
 use crate::cli::tasks::show::Show;
-use crate::cli::team::member_names;
 use crate::domain::message::MessageType;
 use crate::domain::output::bounded;
 use crate::domain::phase::ClaimRef;
@@ -284,8 +284,8 @@ impl AgentTool for SendMessage {
             return Err(CliError::usage("cannot send an empty message"));
         }
         let stores = context.stores(OpenMode::Write).await?;
-        let members = match context.open_inboxes(&stores).await? {
-            Some(team) => member_names(&team, &stores.roster.read().await?),
+        let members = match members::open_inboxes(context, &stores).await? {
+            Some(team) => members::names_of_team(&team, &stores.roster.read().await?),
             None => Vec::new(),
         };
         let sender = Sender { name: &agent.name, is_lead: false, members };

@@ -19,6 +19,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::{Color, Output};
 use super::run_output::RunOutput;
+use super::running_team::RunningTeam;
 use super::signals::{Signals, save_terminal};
 use crate::domain::state::Mode;
 use crate::team::handle::{TeamHandle, TeamOutcome};
@@ -52,10 +53,10 @@ impl Repl {
         run_output: &mut RunOutput,
         signals: &mut Signals,
     ) -> CliResult<TeamOutcome> {
-        let desired = self.context.running_team_with_state().await?.desired;
+        let desired = RunningTeam::with_state(&self.context).await?.desired;
         let is_paused = desired == Some(Mode::Pause);
         let empty_line = Arc::new(Mutex::new(EmptyLine { is_paused, ..EmptyLine::default() }));
-        let history = self.context.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
+        let history = self.context.location.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
         save_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&empty_line), &self.context)?;
         run_output.show_on(screen.clone());

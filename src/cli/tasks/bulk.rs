@@ -4,7 +4,8 @@
 use super::finish::past_participle;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::team::candidates;
+use crate::cli::members::candidates;
+use crate::cli::running_team::RunningTeam;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::ports::{Board, StoreError, StoreResult};
@@ -52,8 +53,8 @@ pub(super) async fn change_each(
 
 /// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
 pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
-    let running_team = context.running_team_with_state().await.unwrap_or_default();
-    let candidates = context.team_of(&running_team).as_ref().map(candidates).unwrap_or_default();
+    let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
+    let candidates = running_team.spec(&context.location).as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
         let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);

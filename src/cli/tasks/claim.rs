@@ -88,10 +88,10 @@ fn capabilities(name: &Name, given: Vec<String>, context: &Context) -> Vec<Strin
     if !given.is_empty() {
         return given;
     }
-    let config = context.config_if_valid();
-    let teams = config
-        .iter()
-        .flat_map(|config| config.team_names().into_iter().filter_map(|team| context.team_if_valid(Some(&team))));
+    let config = context.location.config_if_valid();
+    let teams = config.iter().flat_map(|config| {
+        config.team_names().into_iter().filter_map(|team| context.location.team_if_valid(Some(&team)))
+    });
     let mut members = teams.flat_map(|team| team.members);
     members.find(|member| member.name == *name).map(|member| member.capabilities()).unwrap_or_default()
 }

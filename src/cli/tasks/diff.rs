@@ -6,6 +6,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::cli::pager::page_answer;
+use crate::cli::running_team::RunningTeam;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::worktree_name::WorktreeName;
 use crate::sandbox::filter::own_program_path;
@@ -36,7 +37,7 @@ impl Diff {
     /// There is no such task, it has no worktree and no commit, or git fails.
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let task = context.board(OpenMode::ReadOnly).await?.get(self.id).await?;
-        let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
+        let team = RunningTeam::of(context).await.ok().and_then(|running_team| running_team.team);
         let target = target_ref(context, team.as_deref());
         let (text, new_files) = self.diff(context, &task, &target)?;
         let data = serde_json::json!({ "diff": text, "new_files": new_files });
@@ -53,7 +54,7 @@ impl Diff {
     /// # Errors
     /// The task has neither, or git fails.
     fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
-        let workspace = context.workspace()?;
+        let workspace = context.location.workspace()?;
         // Programs get the patch as git prints it.
         let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| {
             if context.output.json { diff(None) } else { with_summary(context, self.stat, diff) }

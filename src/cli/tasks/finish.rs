@@ -12,7 +12,9 @@ use crate::cli::arguments::{ActingAs, lease, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
+use crate::cli::members;
 use crate::cli::output::CommandAnswer;
+use crate::cli::running_team::RunningTeam;
 use crate::domain::failure_summary;
 use crate::domain::name::HUMAN;
 use crate::domain::phase::ClaimRef;
@@ -76,7 +78,7 @@ pub(in crate::cli) async fn complete(
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
     // With --force a person takes responsibility for work that is not merged or not reviewed.
     let is_override = by.kind == ActorKind::Person && by.force;
-    let team = if is_override { None } else { context.team_if_valid(None) };
+    let team = if is_override { None } else { context.location.team_if_valid(None) };
     let inspector = match &team {
         Some(team) if team.isolation == Isolation::Worktree => Some(work_inspector(context, team)?),
         _ => None,
@@ -126,12 +128,12 @@ impl CommandRegistry for NoRegistry {
 
 /// Returns the runner of this task's verify command.
 fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
-    let team = context.team_if_valid(None);
+    let team = context.location.team_if_valid(None);
     let limits = team.as_ref().map_or_else(ToolLimits::default, |team| team.limits.tools);
     let claim = watch::Sender::new(Some(ClaimRef::of(task)));
     let command_context = CommandContext {
-        working_dir: context.workspace()?,
-        sandbox: context.sandbox(team.as_ref())?,
+        working_dir: context.location.workspace()?,
+        sandbox: context.location.sandbox(team.as_ref())?,
         rules: Vec::new(),
         registry: Arc::new(NoRegistry),
         output_bytes_max: limits.output_bytes_max,
@@ -192,18 +194,21 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
 /// Returns what finds unmerged work of this team's tasks.
 fn work_inspector(context: &Context, team: &TeamSpec) -> CliResult<GitWorkInspector> {
     Ok(GitWorkInspector {
-        workspace: context.workspace()?,
+        workspace: context.location.workspace()?,
         team: team.name.to_string(),
         target: team.target_branch(),
-        drivers: DriverOptions { program: own_program_path(), launch_sandbox: Some(context.sandbox(Some(team))?) },
+        drivers: DriverOptions {
+            program: own_program_path(),
+            launch_sandbox: Some(context.location.sandbox(Some(team))?),
+        },
     })
 }
 
 /// Returns the reviewer of the work, if the team reviews its tasks: a fit member of the running team, or else a person.
 async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Actor) -> CliResult<Option<String>> {
     let Some(required) = &team.review else { return Ok(None) };
-    context.open_inboxes(stores).await?;
-    let running = context.running_team_with_state().await?;
+    members::open_inboxes(context, stores).await?;
+    let running = RunningTeam::with_state(context).await?;
     let (Some(state), Some(_)) = (running.state, running.lead) else {
         // Without a running team no member answers, so a person does.
         return Ok(Some(HUMAN.to_owned()));

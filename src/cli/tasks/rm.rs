@@ -35,7 +35,7 @@ impl Rm {
         let delete = async |id| board.delete(id, &by).await;
         let deleted = change_each(board.as_ref(), &self.ids, Action::Delete, &by, delete).await?;
         let documents: Vec<_> = deleted.iter().map(document).collect();
-        let workspace = context.workspace()?;
+        let workspace = context.location.workspace()?;
         let line = |task: &Task| {
             let left = task.worktree.as_ref().filter(|folder| workspace.join(folder).is_dir());
             let left =

@@ -7,6 +7,7 @@ use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
+use crate::cli::task_context;
 use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::{Board, StoreError};
@@ -40,8 +41,8 @@ impl Show {
             });
         }
         let view = board.view().await?;
-        let workspace = context.workspace()?;
-        let task_context = context.task_context(&view).await?;
+        let workspace = context.location.workspace()?;
+        let task_context = task_context::load(context, &view).await?;
         let approvals = current_approvals(&context.stores(OpenMode::ReadOnly).await?, context.now()).await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {

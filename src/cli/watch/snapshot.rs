@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
+use crate::cli::task_context;
 use crate::cli::team::{TeamStatus, killed_team_note};
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::message::Message;
@@ -92,7 +93,7 @@ impl Snapshot {
         let now = context.now();
         let board = &status.board;
         let board_tasks: Vec<&Task> = board.tasks.values().map(Arc::as_ref).collect();
-        let text = tasks::list(board_tasks.iter().copied(), &context.task_context(board).await?, list_columns);
+        let text = tasks::list(board_tasks.iter().copied(), &task_context::load(context, board).await?, list_columns);
         let task = |task: &&Task| Item::Task(task.id, task.owner.clone());
         let team = &status.team;
         let killed = killed_team_note(context, team, board).await.map(|note| context.hint(&note));

@@ -1,0 +1,99 @@
+//! The members of the teams in a workspace: their names, their inboxes, and their claims.
+
+use std::collections::HashSet;
+
+use super::context::Context;
+use super::error::{CliError, CliResult};
+use super::running_team::RunningTeam;
+use crate::config::TeamFlags;
+use crate::domain::name::Name;
+use crate::domain::records::RosterMember;
+use crate::domain::suggestion::did_you_mean;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::ports::Stores;
+use crate::stores::workspace::OpenMode;
+use crate::ui::task_context::ClaimCandidate;
+use crate::ui::text::{join_up_to, one_line};
+
+/// The most names that an error lists.
+const NAMES_MAX: usize = 20;
+
+/// The members that could claim tasks if this team ran.
+pub(super) fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
+    let candidate = |member: &MemberSpec| ClaimCandidate {
+        scope: team.task_scope(member),
+        ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
+    };
+    team.members.iter().map(candidate).collect()
+}
+
+/// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
+/// The lead is left out.
+pub(super) fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
+    let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
+    let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
+    let mut names: Vec<Name> = Vec::new();
+    for name in team.members.iter().map(|member| member.name.clone()).chain(others) {
+        if !name.is_reserved() && !names.iter().any(|known| known.is_same(name.as_str())) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. The roster adds
+/// teammates that the lead spawned and agents of other programs. A running team has opened the inboxes of its members. Returns
+/// the team.
+///
+/// # Errors
+/// The inboxes cannot be opened.
+pub(super) async fn open_inboxes(context: &Context, stores: &Stores) -> CliResult<Option<TeamSpec>> {
+    let running_team = RunningTeam::of(context).await?;
+    let team = context.location.team_if_valid(running_team.team.as_deref());
+    if running_team.lead.is_none()
+        && let Some(team) = &team
+    {
+        let roster = stores.roster.read().await?;
+        stores.mailbox.open_inboxes(&names_of_team(team, &roster)).await?;
+    }
+    Ok(team)
+}
+
+/// The names of the teammates: first the members in the config, then those in the roster, which also has teammates that a lead
+/// spawned.
+pub(super) async fn all_names(context: &Context) -> Vec<String> {
+    let mut names = Vec::new();
+    if let Some(config) = context.location.config_if_valid() {
+        for team in config.team_names() {
+            let Ok(team) = config.team(&team, &TeamFlags::default()) else { continue };
+            names.extend(team.spec.members.iter().map(|member| member.name.to_string()));
+        }
+    }
+    if let Ok(stores) = context.stores(OpenMode::ReadOnly).await {
+        let roster = stores.roster.read().await.unwrap_or_default();
+        names.extend(roster.into_iter().map(|member| member.name));
+    }
+    let mut known = HashSet::new();
+    names.retain(|name| !Name::new(name).is_ok_and(|name| name.is_reserved()) && known.insert(name.to_lowercase()));
+    names
+}
+
+/// The name of the teammate, or of one of these `others`, that a person typed. Without any known name every name is accepted.
+///
+/// # Errors
+/// There is no such member.
+pub(super) async fn find_name(context: &Context, typed: &str, others: &[&str]) -> CliResult<String> {
+    let typed = typed.trim_start_matches('@');
+    let mut names = all_names(context).await;
+    names.extend(others.iter().map(|name| (*name).to_owned()));
+    if let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(typed)) {
+        return Ok(name.clone());
+    }
+    if names.is_empty() {
+        return Ok(typed.to_owned());
+    }
+    let known = one_line(&join_up_to(names.iter(), NAMES_MAX));
+    let message = format!("cannot find the teammate `{}`: there are {known}", one_line(typed));
+    let hint = did_you_mean(typed, names.iter().map(String::as_str));
+    Err(CliError { hint, ..CliError::refused(message) })
+}

@@ -1,0 +1,53 @@
+//! The facts about the team that views of tasks need.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::context::Context;
+use super::error::CliResult;
+use super::members::candidates;
+use super::running_team::RunningTeam;
+use crate::domain::task::Task;
+use crate::ports::BoardView;
+use crate::service::pending::PendingForPerson;
+use crate::stores::workspace::OpenMode;
+use crate::ui::task_context::TaskContext;
+
+/// Loads the facts that views of tasks need: the members, the live workers and the open approvals.
+///
+/// # Errors
+/// The approvals cannot be read.
+pub(super) async fn load<'v>(context: &Context, view: &'v BoardView) -> CliResult<TaskContext<'v>> {
+    let pending = PendingForPerson::of(&context.stores(OpenMode::ReadOnly).await?).await?;
+    Ok(TaskContext {
+        live_workers: live_workers(context, view).await,
+        approvals: pending.approvals,
+        questions: pending.questions,
+        candidates: context.location.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
+        ..TaskContext::of(view, context.now())
+    })
+}
+
+/// The tasks in progress whose worker has died.
+pub(super) async fn abandoned_tasks<'v>(context: &Context, view: &'v BoardView) -> Vec<&'v Task> {
+    let live_workers = live_workers(context, view).await;
+    let task_context = TaskContext { live_workers, ..TaskContext::of(view, context.now()) };
+    let tasks = view.tasks.values().map(Arc::as_ref);
+    tasks.filter(|task| task_context.is_abandoned(task)).collect()
+}
+
+/// Returns the ids of the live workers; `None` if they cannot be read. Also `None` if no worker has a claim, because then they do not
+/// matter.
+async fn live_workers(context: &Context, view: &BoardView) -> Option<HashSet<String>> {
+    let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
+    if !view.tasks.values().any(|task| has_worker(task)) {
+        return None;
+    }
+    let running_team = RunningTeam::of(context).await.ok()?;
+    let Some(mark) = running_team.surrounding_team_mark else {
+        return Some(running_team.workers.into_iter().collect());
+    };
+    // In the team's sandbox a command does not see the workers. There, all workers of the team count as live.
+    let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
+    Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
+}
