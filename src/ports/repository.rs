@@ -94,9 +94,7 @@ impl RecordedMerge {
     /// Returns the merges that the board records, of all teams that worked on it.
     pub fn of_board<'a>(tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Self> {
         let merge = |task: &Task| {
-            if !task.worktree.as_ref().is_some_and(|folder| WorktreeName::of_folder(folder).is_some()) {
-                return None;
-            }
+            WorktreeName::of_folder(task.worktree.as_ref()?)?;
             let commit = task.completion()?.commit.clone()?;
             Some(Self { task: task.id, commit })
         };
