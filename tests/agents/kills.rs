@@ -16,6 +16,8 @@ fn lines(version: &str, scenario: &str) -> usize {
     recording.lines().take_while(|line| !line.contains("\"tools/call\"")).count()
 }
 
+/// The number of lines between two kills of the quick run.
+const QUICK_STEP: usize = 20;
 /// The private folder of the agent.
 const HOME: &str = ".team/agents/claude-code/alice";
 
@@ -43,15 +45,17 @@ fn assert_messages_arrived_once(workspace: &TestWorkspace) {
     assert!(prompts.contains("<auto-claimed>"), "{prompts}");
 }
 
-/// The number of lines between two kills. The full run kills at more lines than the quick one.
-fn step() -> usize {
-    if std::env::var_os("BRIGADE_CHAOS_COUNT").is_some() { 3 } else { 7 }
+/// The lines before which a run is killed. The quick run has fewer of them, and begins at a random one.
+fn kill_lines(version: &str) -> impl Iterator<Item = usize> {
+    let is_full = std::env::var_os("BRIGADE_CHAOS_COUNT").is_some();
+    let (first, step) = if is_full { (0, 3) } else { (fastrand::usize(..QUICK_STEP), QUICK_STEP) };
+    (first..lines(version, "task")).step_by(step)
 }
 
 #[test]
 fn agent_killed_anywhere_continues_its_session() {
     for version in VERSIONS {
-        for line in (0..lines(version, "task")).step_by(step()) {
+        for line in kill_lines(version) {
             println!("{version}: killed before line {line}");
             let command = play_command(version, "task", &format!("--die-after {line}"));
             let limits = "[teams.crew.limits]\nmodel_retries_max = 3\n";
@@ -69,7 +73,7 @@ fn agent_killed_anywhere_continues_its_session() {
 #[test]
 fn lead_killed_anywhere_leaves_no_agent() {
     for version in VERSIONS {
-        for line in (0..lines(version, "task")).step_by(step()) {
+        for line in kill_lines(version) {
             println!("{version}: the lead is killed before line {line}");
             let command = play_command(version, "task", &format!("--stop-after {line}"));
             let workspace = workspace(&command, "http://127.0.0.1:9", PLAN, "");

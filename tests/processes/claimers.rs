@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::testkit::process::{ProcessOutput, WAIT_TIME_MAX};
 use crate::testkit::workspace::TestWorkspace;
 
-const TASKS: usize = 200;
+const TASKS: usize = 100;
 const CLAIMERS: usize = 8;
 /// One command in this many is killed.
-const KILLED_ONE_IN: u32 = 6;
+const KILLED_ONE_IN: u32 = 4;
 
 /// The answers that the claimers got.
 #[derive(Default)]
@@ -99,7 +99,7 @@ fn claimers_killed_at_random_complete_tasks_once() {
     });
     let answers = answers.into_inner().unwrap();
     assert_eq!(workspace.tasks().len(), TASKS);
-    assert!(answers.kills > 20, "too few commands were killed for a valid test: {}", answers.kills);
+    assert!(answers.kills > 15, "too few commands were killed for a valid test: {}", answers.kills);
     let shared: Vec<_> = answers.claimed.iter().filter(|(_, names)| names.len() > 1).collect();
     assert!(shared.is_empty(), "attempts with two holders: {shared:?}");
     let twice: Vec<_> = answers.completed.iter().filter(|(_, times)| **times > 1).collect();

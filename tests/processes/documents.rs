@@ -8,8 +8,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::testkit::process::{Process, WAIT_TIME_MAX, command};
+use crate::testkit::seeds::{PROCESS_CHECKS, run_in_threads};
 
 /// The setup that the commands of a page assume, by the second word of their blocks.
 const PRELUDES: &[(&str, &str)] = &[
@@ -117,30 +119,35 @@ fn pages() -> Vec<PathBuf> {
     pages.filter(is_page).chain([root.join("README.md")]).collect()
 }
 
+/// Runs the commands of a page in an empty folder.
+fn run_page(page: &Path, script: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = command("bash", folder.path());
+    shell.args(["-c", script]).env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", folder.path());
+    for variable in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"] {
+        shell.env(variable, "reader@example.invalid");
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_brigade")).parent().unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = [program.to_owned()].into_iter().chain(std::env::split_paths(&path));
+    shell.env("PATH", std::env::join_paths(folders).unwrap());
+    let logs = tempfile::tempdir().unwrap();
+    let mut reader = Process::start(shell, &logs.path().join("page.log"));
+    let status = reader.end_within(WAIT_TIME_MAX);
+    let output = reader.output_so_far();
+    assert!(status.is_some_and(|status| status.success()), "{}: {status:?}\n{output}", page.display());
+}
+
 #[test]
 fn commands_of_pages_run_from_top_to_bottom() {
-    let mut count = 0;
-    for page in pages() {
+    let count = AtomicUsize::new(0);
+    run_in_threads(PROCESS_CHECKS, pages(), |page| {
         let (script, blocks) = script_of(&fs::read_to_string(&page).unwrap());
-        if blocks == 0 {
-            continue;
+        if blocks > 0 {
+            run_page(&page, &script);
+            count.fetch_add(blocks, Ordering::Relaxed);
         }
-        count += blocks;
-        let folder = tempfile::tempdir().unwrap();
-        let mut shell = command("bash", folder.path());
-        shell.args(["-c", &script]).env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", folder.path());
-        for variable in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"] {
-            shell.env(variable, "reader@example.invalid");
-        }
-        let program = Path::new(env!("CARGO_BIN_EXE_brigade")).parent().unwrap();
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = [program.to_owned()].into_iter().chain(std::env::split_paths(&path));
-        shell.env("PATH", std::env::join_paths(folders).unwrap());
-        let logs = tempfile::tempdir().unwrap();
-        let mut reader = Process::start(shell, &logs.path().join("page.log"));
-        let status = reader.end_within(WAIT_TIME_MAX);
-        let output = reader.output_so_far();
-        assert!(status.is_some_and(|status| status.success()), "{}: {status:?}\n{output}", page.display());
-    }
+    });
+    let count = count.into_inner();
     assert!(count >= 15, "only {count} blocks of the pages are run");
 }

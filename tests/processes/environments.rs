@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 use crate::testkit::process::ProcessOutput;
+use crate::testkit::seeds::{PROCESS_CHECKS, run_in_threads};
 use crate::testkit::workspace::TestWorkspace;
 
 const COMMANDS: [&[&str]; 11] = [
@@ -78,7 +79,7 @@ fn broken_config_error_names_problem() {
         (format!("{MEMBER}provider = \"magic\""), "runbook"),
         (format!("{MEMBER}[[teams.y.members]]\nname = \"b\""), "cannot choose a team"),
     ];
-    for (text, expected) in &broken {
+    run_in_threads(PROCESS_CHECKS, &broken, |(text, expected)| {
         let workspace = TestWorkspace::new();
         workspace.write("brigade.toml", text);
         for command in [&["run"][..], &["up", "--headless"]] {
@@ -90,7 +91,7 @@ fn broken_config_error_names_problem() {
         // The board needs no config, only a folder.
         assert_eq!(workspace.run(&["tasks", "add", "x"]).code, Some(0), "{text}");
         assert!(!workspace.join(".team/lead.json").exists(), "{text}: a team was launched");
-    }
+    });
     for bytes in [&b"\xff\xfe"[..], &vec![b'#'; 2 << 20]] {
         let workspace = TestWorkspace::new();
         fs::write(workspace.join("brigade.toml"), bytes).unwrap();
@@ -112,7 +113,7 @@ fn in_shell(line: &str, change: impl FnOnce(&mut Command)) -> (TestWorkspace, Pr
 
 #[test]
 fn closed_or_full_output_stream_loses_no_work() {
-    for (line, code) in [
+    let runs = [
         ("brigade run <&-", 0),
         ("brigade run >&-", 0),
         ("brigade run 2>&-", 0),
@@ -124,12 +125,13 @@ fn closed_or_full_output_stream_loses_no_work() {
         ("brigade run | head -1", 0),
         ("brigade run | true", 0),
         ("brigade run --output-format stream-json | head -1", 0),
-    ] {
+    ];
+    run_in_threads(PROCESS_CHECKS, runs, |(line, code)| {
         let (workspace, answer) = in_shell(line, |_| {});
         assert_eq!(answer.code, Some(code), "{line}: {answer:?}");
         assert!(workspace.all_are("completed"), "{line}: {:#?}", workspace.tasks());
         workspace.assert_nothing_is_left_running();
-    }
+    });
     for line in
         ["brigade tasks >&-", "brigade tasks | true", "brigade --help | true", "brigade completions bash | true"]
     {
@@ -183,7 +185,7 @@ fn workspace_with_odd_folder_name_works() {
         b"$(touch evil)`;&|",
         "Größe✓".as_bytes(),
     ];
-    for name in names {
+    run_in_threads(PROCESS_CHECKS, names, |name| {
         let workspace = TestWorkspace::named(OsStr::from_bytes(name));
         let folder_name = OsString::from(OsStr::from_bytes(name));
         for command in
@@ -202,5 +204,5 @@ fn workspace_with_odd_folder_name_works() {
         let mut elsewhere = workspace.command(env!("CARGO_BIN_EXE_brigade"));
         elsewhere.current_dir("/").args(["tasks", "--workspace"]).arg(workspace.path());
         assert_eq!(ProcessOutput::of(elsewhere).code, Some(0), "{folder_name:?}");
-    }
+    });
 }

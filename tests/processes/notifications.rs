@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use crate::testkit::process::wait_until;
+use crate::testkit::seeds::run_in_threads;
 use crate::testkit::workspace::TestWorkspace;
 
 /// A task that completes, and one that fails for good.
@@ -93,12 +94,13 @@ fn question_to_person_is_notified() {
 fn silent_or_missing_target_holds_up_no_team() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_url = format!("http://{}", silent.local_addr().unwrap());
-    for (notify, failure) in [
+    let targets = [
         (format!("url = \"{silent_url}\""), ""),
         ("command = \"trap '' TERM; sleep 1000\"".to_owned(), ""),
         ("url = \"http://127.0.0.1:1\"".to_owned(), "notify.url: cannot be reached"),
         ("command = \"echo no >&2; exit 4\"".to_owned(), "exit status 4"),
-    ] {
+    ];
+    run_in_threads(targets.len(), targets, |(notify, failure)| {
         let workspace = team_with(&notify);
         assert_eq!(workspace.run(&["run"]).code, Some(1), "{notify}");
         let events = workspace.events();
@@ -106,7 +108,7 @@ fn silent_or_missing_target_holds_up_no_team() {
         assert_eq!(warnings.len(), 1, "a failing target is reported once, for {notify}: {warnings:?}");
         assert!(warnings[0]["text"].as_str().unwrap().contains(failure), "{warnings:?}");
         assert_eq!(workspace.task(1)["status"], "completed");
-    }
+    });
 }
 
 #[test]

@@ -1,7 +1,12 @@
-//! Tests that repeat a run with many seeds.
+//! Tests that repeat a run with many seeds or for many items.
 
+use std::num::NonZero;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Checks with processes that run at once. They wait most of the time.
+pub const PROCESS_CHECKS: usize = 4;
 
 /// The number in this variable of the environment.
 pub fn number(variable: &str) -> Option<u64> {
@@ -16,19 +21,24 @@ pub fn seeds(first: &str, count: &str, count_default: u64) -> Range<u64> {
 
 /// Runs each seed, on all cores, until one run returns false.
 pub fn run_seeds(seeds: Range<u64>, run: impl Fn(u64) -> bool + Sync) {
-    let (next, has_failed) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let has_failed = AtomicBool::new(false);
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    run_in_threads(threads, seeds, |seed| {
+        if !has_failed.load(Ordering::Relaxed) && !run(seed) {
+            has_failed.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Runs a check for each item, in this many threads.
+pub fn run_in_threads<T>(threads: usize, items: impl IntoIterator<Item = T, IntoIter: Send>, run: impl Fn(T) + Sync) {
+    let items = Mutex::new(items.into_iter());
+    let next = || items.lock().unwrap().next();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while !has_failed.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    if !run(seed) {
-                        has_failed.store(true, Ordering::Relaxed);
-                    }
+                while let Some(item) = next() {
+                    run(item);
                 }
             });
         }
