@@ -40,7 +40,8 @@ wait_for_id review",
     ),
     (
         "plan",
-        r#"brigade stop --wait 60
+        r#"until brigade tasks show 3 --json | grep -q '"status": *"completed"'; do sleep 0.1; done
+brigade stop --wait 60
 brigade tasks reopen 3
 echo '{"task": [{"call": [{"tool": "plan_approval", "input": {"plan": "1. Count."}}]}], "mail": [{"say": "Good."}]}' > answers.json
 printf '%s\n' '[teams.crew]' '[[teams.crew.members]]' 'name = "alice"' 'role = "coder"' 'plan_first = true' \
