@@ -26,7 +26,7 @@ pub struct TaskSnapshot {
     pub subject: String,
     /// Its status.
     pub status: TaskStatus,
-    /// The holder, or the member it is assigned to.
+    /// The holder, or the member it is reserved for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Number of claims.

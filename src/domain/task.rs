@@ -200,8 +200,10 @@ pub struct Task {
     pub description: String,
     /// Its status.
     pub status: TaskStatus,
-    /// The holder, or the last holder of a finished task. For a pending task, the member it is assigned to.
+    /// The holder, or the last holder of a finished task. For a pending task, the member it is reserved for.
     pub owner: Option<String>,
+    /// The member that a claimed or finished task is reserved for when it is pending again.
+    pub reserved_for: Option<String>,
     /// Tasks that must be completed first. Only this list counts; `blocks` mirrors it for readers.
     pub blocked_by: Vec<TaskId>,
     /// Tasks that wait for this one.
@@ -288,6 +290,7 @@ impl Task {
             description: document.get("description")?.unwrap_or_default(),
             status,
             owner: text("owner")?,
+            reserved_for: text("reservedFor")?,
             blocked_by: document.get("blockedBy")?.unwrap_or_default(),
             blocks: document.get("blocks")?.unwrap_or_default(),
             active_form: text("activeForm")?,
@@ -344,6 +347,7 @@ impl Task {
             write!(status, document.set("status", &self.status));
         }
         write!(owner, set_owner(&mut document, self.owner.as_ref()));
+        write!(reserved_for, set_text(&mut document, "reservedFor", self.reserved_for.as_ref()));
         write!(blocked_by, document.set("blockedBy", &self.blocked_by));
         write!(blocks, document.set("blocks", &self.blocks));
         write!(active_form, set_text(&mut document, "activeForm", self.active_form.as_ref()));
@@ -429,7 +433,7 @@ pub struct NewTask {
     pub verify: Option<String>,
     /// Number of failures after which it is not retried; `None` means the default.
     pub max_attempts: Option<u32>,
-    /// The member it is assigned to.
+    /// The member it is reserved for.
     pub owner: Option<String>,
     /// Its source, so that a second import creates no duplicate. Stored as `metadata.source`.
     pub source: Option<String>,
@@ -562,7 +566,7 @@ mod tests {
         let ids = prop::collection::vec((1_u64..50).prop_map(TaskId), 0..4);
         let text = prop::option::of("[^\u{0}]{1,12}");
         (
-            (".*", ".*", 0_usize..4, text.clone(), ids.clone(), ids),
+            (".*", ".*", 0_usize..4, text.clone(), text.clone(), ids.clone(), ids),
             (text.clone(), any::<i64>(), prop::collection::vec(".*", 0..3), text, any::<u32>(), any::<u32>()),
             (
                 any::<u32>(),
@@ -573,13 +577,14 @@ mod tests {
         )
             .prop_map(
                 |(
-                    (subject, description, status, owner, blocked_by, blocks),
+                    (subject, description, status, owner, reserved_for, blocked_by, blocks),
                     (active_form, priority, requires, verify, attempt, failures),
                     (max_attempts, not_before, claim, result),
                 )| Task {
                     description,
                     status: TaskStatus::OWN[status],
                     owner,
+                    reserved_for,
                     blocked_by,
                     blocks,
                     active_form,

@@ -178,7 +178,8 @@ fn transition_events(before: &Task, task: &Task) -> Vec<EventKind> {
             events.push(EventKind::TaskReleased {
                 task: id,
                 attempt,
-                teammate,
+                // The owner of the pending task is the member that it is reserved for.
+                teammate: before.owner.clone().unwrap_or_default(),
                 reason: if is_of_attempt { result.summary } else { String::new() },
                 not_before: task.not_before,
                 by: result.ended_by,
@@ -198,7 +199,7 @@ mod tests {
     use crate::domain::replay::{ReplayState, changed_rows_events};
     use crate::domain::task::{Claim, TaskResult};
     use crate::domain::time::UnixMs;
-    use crate::domain::transition::{self, Actor, ActorKind, Change};
+    use crate::domain::transition::{self, Actor, ActorKind, Change, TaskEdit};
     use proptest::prelude::*;
 
     fn differ(known: &Task) -> TaskDiffer {
@@ -300,6 +301,21 @@ mod tests {
         for change in [&release, &fail] {
             assert_eq!(by(change, &person).as_deref(), Some("human"));
             assert_eq!(by(change, &Actor::holder("bob", 1)), None);
+        }
+    }
+
+    #[test]
+    fn release_of_reserved_task_names_its_holder() {
+        let [_, claimed, _] = versions();
+        let edit = Change::Edit(TaskEdit { owner: Some("eve".to_owned()), ..TaskEdit::default() });
+        let person = Actor::new("human", ActorKind::Person);
+        let reserved = transition::change(&claimed, &edit, &person, UnixMs(6)).unwrap();
+        let release = Change::Release { reason: String::new(), is_failure: false };
+        let released = transition::change(&reserved, &release, &Actor::holder("bob", 1), UnixMs(7)).unwrap();
+        assert_eq!(released.owner.as_deref(), Some("eve"));
+        match events(&mut differ(&reserved), &released).as_slice() {
+            [EventKind::TaskReleased { teammate, .. }] => assert_eq!(teammate, "bob"),
+            events => panic!("{events:?}"),
         }
     }
 

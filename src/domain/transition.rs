@@ -111,7 +111,7 @@ pub struct TaskEdit {
     pub requires: Option<Vec<String>>,
     /// A command that must exit 0. The empty text removes it.
     pub verify: Option<String>,
-    /// The member that a pending task is assigned to. The empty text removes the assignment.
+    /// The member that the task is reserved for. The holder of a task in progress stays. The empty text removes the reservation.
     pub owner: Option<String>,
     /// Number of failures after which it is not retried.
     pub max_attempts: Option<u32>,
@@ -370,7 +370,7 @@ fn record_actor(task: &mut Task, by: &Actor) {
 
 fn reset_to_pending(task: &mut Task) {
     task.status = Pending;
-    task.owner = None;
+    task.owner = task.reserved_for.take();
     task.claim = None;
     task.not_before = None;
 }
@@ -381,14 +381,14 @@ fn fail(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
 }
 
 fn record_failure(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
-    let owner = task.owner.take();
-    reset_to_pending(task);
     task.failures = task.failures.saturating_add(1);
     task.result = Some(TaskResult::failed(reason, task.attempt));
     if is_final || task.failures >= task.max_attempts {
         task.status = Failed;
-        task.owner = owner;
+        task.claim = None;
+        task.not_before = None;
     } else {
+        reset_to_pending(task);
         task.not_before = Some(now.plus(backoff(task.failures)));
     }
 }
@@ -406,9 +406,8 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     replace(&mut task.max_attempts, edit.max_attempts.as_ref());
     replace_text(&mut task.active_form, edit.active_form.as_ref());
     replace_text(&mut task.verify, edit.verify.as_ref());
-    if task.status == Pending {
-        replace_text(&mut task.owner, edit.owner.as_ref());
-    }
+    let reservation = if task.status == Pending { &mut task.owner } else { &mut task.reserved_for };
+    replace_text(reservation, edit.owner.as_ref());
     task.blocked_by.retain(|blocker| !edit.remove_blocked_by.contains(blocker));
     add_ids(&mut task.blocked_by, &edit.add_blocked_by);
     add_ids(&mut task.blocks, &edit.add_blocks);
@@ -441,7 +440,7 @@ fn add_ids(ids: &mut Vec<TaskId>, new: &[TaskId]) {
 pub fn claim(task: &Task, owner: &str, claim: Claim) -> Task {
     let mut next = task.clone();
     next.status = InProgress;
-    next.owner = Some(owner.to_owned());
+    next.reserved_for = next.owner.replace(owner.to_owned());
     next.attempt = next.attempt.saturating_add(1);
     next.not_before = None;
     next.updated_at = Some(claim.at);

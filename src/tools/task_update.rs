@@ -224,7 +224,7 @@ impl Report {
             ),
             TaskStatus::InProgress => (
                 Change::Release { reason: self.result.clone(), is_failure: false },
-                "is released; other members can claim it",
+                if task.reserved_for.is_none() { "is released; other members can claim it" } else { "is released" },
             ),
             TaskStatus::Failed => (Change::Retry, "will be retried"),
             TaskStatus::Completed => (Change::Reopen, "is open again"),

@@ -173,6 +173,7 @@ contract!(
     task_of_known_source_is_not_created_twice,
     claim_next_takes_highest_priority_then_lowest_id,
     claim_needs_capabilities_and_matching_owner,
+    reservation_outlasts_claims,
     claim_by_id_error_names_obstacle,
     completion_unblocks_and_reopen_blocks_again,
     failed_blocker_blocks_until_completed,
@@ -301,6 +302,49 @@ async fn claim_needs_capabilities_and_matching_owner(fixture: BoardFixture) {
     assert_eq!(claim("alice", &["coder"]).await, None);
     assert_eq!(claim("carol", &[]).await, Some(3));
     assert_eq!(claim("carol", &["docs"]).await, Some(2));
+}
+
+/// A reserved task is pending for its member again after each end of a claim, until the reservation is changed.
+async fn reservation_outlasts_claims(fixture: BoardFixture) {
+    let id = fixture.create(vec![NewTask { owner: Some("alice".into()), ..task("kept") }]).await[0].id;
+    let owner = async || {
+        fixture.clock.advance(Duration::from_secs(100));
+        let pending = fixture.board.get(id).await.unwrap();
+        assert_eq!((pending.status, pending.reserved_for), (TaskStatus::Pending, None));
+        pending.owner
+    };
+    let release = Change::Release { reason: String::new(), is_failure: false };
+    let give_up = Change::Fail { reason: "no compiler".into(), is_final: true };
+    for (end, again) in [
+        (release.clone(), None),
+        (fail("red"), None),
+        (give_up, Some(Change::Retry)),
+        (complete(), Some(Change::Reopen)),
+    ] {
+        let held = fixture.claim("alice").await.unwrap();
+        let ended = fixture.board.change(id, end, &holder(&held)).await.unwrap();
+        if let Some(again) = again {
+            assert_eq!((ended.owner.as_deref(), ended.reserved_for.as_deref()), (Some("alice"), Some("alice")));
+            fixture.board.change(id, again, &lead()).await.unwrap();
+        }
+        assert_eq!(owner().await.as_deref(), Some("alice"));
+        assert_eq!(fixture.claim("bob").await, None);
+    }
+    let held = fixture.claim("alice").await.unwrap();
+    let request = ReclaimRequest { claims: vec![ClaimRef::of(&held)], ..ReclaimRequest::default() };
+    assert_eq!(fixture.board.reclaim(&request).await.unwrap()[0].owner, "alice");
+    assert_eq!(owner().await.as_deref(), Some("alice"));
+
+    // An edit of a task in progress leaves its holder, and decides for whom it is pending next.
+    for name in ["bob", ""] {
+        let held = fixture.claim(owner().await.as_deref().unwrap()).await.unwrap();
+        let reserve = edit(TaskEdit { owner: Some(name.into()), ..TaskEdit::default() });
+        let edited = fixture.board.change(id, reserve, &lead()).await.unwrap();
+        assert_eq!(edited.owner, held.owner);
+        fixture.board.change(id, release.clone(), &holder(&held)).await.unwrap();
+        assert_eq!(owner().await.unwrap_or_default(), name);
+    }
+    assert!(fixture.claim("carol").await.unwrap().reserved_for.is_none());
 }
 
 async fn claim_by_id_error_names_obstacle(fixture: BoardFixture) {

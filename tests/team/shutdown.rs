@@ -10,7 +10,7 @@ use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transition::{Actor, ActorKind};
+use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::ModelRequest;
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
@@ -29,6 +29,14 @@ fn request_id(request: &ModelRequest) -> Option<String> {
     let text = text_of(request);
     let (_, rest) = text.rsplit_once("(request_id: ")?;
     Some(rest.split(')').next()?.to_owned())
+}
+
+/// Waits until alice works on task 1, which is reserved for her, and lets the others claim it after her.
+async fn wait_until_alice_works(harness: &TestTeam) {
+    harness.wait_until("alice works", |harness| !harness.sent_by("alice").is_empty()).await;
+    let edit = TaskEdit { owner: Some(String::new()), ..TaskEdit::default() };
+    let person = Actor::new(HUMAN, ActorKind::Person);
+    harness.stores.board.change(TaskId(1), Change::Edit(edit), &person).await.unwrap();
 }
 
 /// Sets a lead that asks alice to stop, and then reports the answer it reads.
@@ -94,6 +102,7 @@ async fn request_shutdown_at_work(approve: bool) -> TestTeam {
     let hers = NewTask { owner: Some("alice".into()), ..new_task("hers") };
     harness.create(vec![hers]).await;
     let team = harness.launch(start_continuous()).await;
+    wait_until_alice_works(&harness).await;
     harness.wait_until("answered", |harness| harness.sent_by("lead").len() > 2).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
     team.command(TeamCommand::Stop).await;
@@ -161,6 +170,9 @@ async fn shutdown_by_person_stops_in_every_mode() {
         }
         let team = harness.launch(start_continuous()).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
+        if work {
+            wait_until_alice_works(&harness).await;
+        }
         harness.click(mode).await;
         tokio::time::sleep(Duration::from_secs(90)).await;
         let requests = harness.sent_by("alice").len();
@@ -191,7 +203,7 @@ async fn shutdown_now_by_person_aborts_turn() {
     harness.diligent(&["bob"]);
     harness.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
     let team = harness.launch(start_continuous()).await;
-    harness.wait_until("alice works", |harness| !harness.sent_by("alice").is_empty()).await;
+    wait_until_alice_works(&harness).await;
     harness.mail_of(MessageType::ShutdownRequest, "human", "alice", Some("stop-1")).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!stopped(&harness, "alice"), "a plain request aborted the turn");
