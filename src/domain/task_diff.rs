@@ -51,14 +51,19 @@ impl TaskDiffer {
         before.blocked_by.iter().any(|id| !task.blocked_by.contains(id) && is_unfinished(id))
     }
 
-    /// Returns the changes of a version that a member reports; none if a newer version is known. The event `cause` comes first.
+    /// Returns the changes of a version that a member reports; none if a newer version is known. The event `cause` comes first. It is
+    /// also the event of an edit.
     pub fn report(&mut self, task: &Arc<Task>, cause: Option<EventKind>) -> TaskChanges {
         let newer = self.tasks.get(&task.id).filter(|known| is_older(task, known));
         let row = Arc::new(TaskSnapshot::of(newer.unwrap_or(task)));
+        let has_cause = cause.is_some();
         let events = cause.map(|kind| event_of(kind, &row)).into_iter().collect();
         let mut changes = TaskChanges { events, rows: Vec::new() };
         if newer.is_none() {
             self.insert(task, &mut changes);
+        }
+        if has_cause {
+            changes.events.retain(|event| !matches!(event.kind, EventKind::TaskChanged { .. }));
         }
         changes
     }

@@ -310,7 +310,8 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
     let by = Actor::new(LEAD, ActorKind::Lead);
     let import = plan_import::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
     for task in import.updated {
-        events.warn("plan", format!("{} {} was updated, because its plan changed", task.id, task.subject));
+        let text = format!("{} {} was updated, because its plan changed", task.id, task.subject);
+        events.record_task_event(EventKind::Warning { about: "plan".to_owned(), text }, &task);
     }
     for difference in import.differences {
         events.warn("plan", format!("{}; {}", difference.text, difference.hint));

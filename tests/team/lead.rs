@@ -5,7 +5,7 @@ use std::time::Duration;
 use brigade::domain::event::EventKind;
 use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::{Mode, SetBy};
-use brigade::domain::task::TaskStatus;
+use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::StartOptions;
@@ -13,7 +13,7 @@ use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
 use super::harness::{
-    ModelResult, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
+    ModelResult, TestTeam, block_text, call, complete, has_new_task, new_task, once, say, start_continuous, text_of,
 };
 
 /// The kind of the last request to the lead: a report, the person's words, other mail, or a cleanup.
@@ -297,5 +297,27 @@ async fn lead_status_shows_work_question_and_model_error() {
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
     assert_eq!(harness.shared().await.lead().unwrap().phase, ReportedPhase::Stopped);
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_update_is_logged_once_and_names_the_plan() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    let plan = |description: &str| {
+        let source = Some("plan:plan.md#Count".to_owned());
+        let requires = vec!["absent".to_owned()];
+        let task = NewTask { description: description.to_owned(), requires, source, ..new_task("Count") };
+        StartOptions { plan: vec![task], ..once() }
+    };
+    for description in ["all", "all but one"] {
+        let team = harness.launch(plan(description)).await;
+        harness.ended(team).await;
+    }
+    assert_eq!(harness.task(1).await.description, "all but one");
+    let is_update = |event: &EventKind| matches!(event, EventKind::Warning { about, text } if about == "plan" && text.contains("updated"));
+    assert_eq!(harness.count(is_update), 1);
+    let is_edit = |event: &EventKind| matches!(event, EventKind::TaskChanged { .. });
+    assert_eq!(harness.count(is_edit), 0, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
