@@ -93,7 +93,7 @@ impl ContextContent {
     /// Returns true if a claimed task starts a new context: after a failed attempt, or with the memory of one task. An attempt that
     /// resumes an interrupted one continues in its context. An attempt before a reopening is not interrupted.
     pub fn must_restart(&self, task: &Task, memory: Memory) -> bool {
-        (last_failure(task) > 0 || memory == Memory::Task) && self.interrupted_attempts(task).next().is_none()
+        (task.last_failed_attempt() > 0 || memory == Memory::Task) && self.interrupted_attempts(task).next().is_none()
     }
 
     /// Returns what the agent did in the interrupted attempts that the claimed attempt resumes.
@@ -105,7 +105,7 @@ impl ContextContent {
     }
 
     fn interrupted_attempts(&self, task: &Task) -> impl Iterator<Item = &AttemptActivity> {
-        let attempts = last_failure(task).max(task.reopened_after) + 1..task.attempt;
+        let attempts = task.first_continued_attempt()..task.attempt;
         let id = task.id;
         let interrupted =
             self.attempts.iter().filter(move |(claim, _)| claim.task == id && attempts.contains(&claim.attempt));
@@ -121,11 +121,6 @@ impl ContextContent {
     pub fn records_since_answer(&self) -> u64 {
         self.records_since_answer
     }
-}
-
-/// Returns the number of the last attempt that failed; 0 if none did.
-fn last_failure(task: &Task) -> u32 {
-    task.failed_attempts.last().map_or(0, |failed| failed.attempt)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl AgentHost {
         let stores = &self.services.stores;
         let Ok(requests) = approvals::load_approvals(stores, self.name()).await else { return false };
         let Ok(task) = stores.board.get(claim.task).await else { return false };
-        requests.has_approved_plan(self.name(), claim.task, task.failures)
+        ClaimRef::of(&task) == claim && requests.has_approved_plan(self.name(), &task)
     }
 }
 

@@ -385,11 +385,11 @@ impl Approvals {
         self.requests.iter().filter(move |request| request.about.as_ref().is_some_and(|about| about.task == task))
     }
 
-    /// Returns true if a plan of `from` for this task was approved and no attempt has failed since. `failures` is the task's
-    /// current count.
-    pub fn has_approved_plan(&self, from: &str, task: TaskId, failures: u32) -> bool {
-        let is_for_it = |about: &ReviewSubject| about.task == task && about.failures == failures;
-        self.requests.iter().any(|request| {
+    /// Returns true if a plan of `from` for this task was approved, and no attempt has failed and the task was not reopened since.
+    pub fn has_approved_plan(&self, from: &str, task: &Task) -> bool {
+        let is_for_it =
+            |about: &ReviewSubject| about.failures == task.failures && about.attempt >= task.first_continued_attempt();
+        self.about(task.id).any(|request| {
             request.kind == RequestKind::PlanApproval
                 && request.from.eq_ignore_ascii_case(from)
                 && request.is_approved()
@@ -453,6 +453,7 @@ impl Approvals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::failed_attempt::FailedAttempt;
     use crate::domain::task::Claim;
 
     const PLAN: RequestKind = RequestKind::PlanApproval;
@@ -550,5 +551,19 @@ mod tests {
         assert!(approvals.review_of(&ReviewSubject::of(&task, None)).is_some_and(Request::is_approved));
         task.claim = Some(Claim { worker: "x".into(), at: UnixMs(20), expires: None });
         assert_eq!(approvals.review_of(&ReviewSubject::of(&task, None)), None);
+    }
+
+    #[test]
+    fn plan_approval_ends_with_failure_or_reopening() {
+        let mut approvals = Approvals::default();
+        let first = Task { attempt: 1, ..Task::new(TaskId(7), "count") };
+        approvals.record(Request { about: Some(ReviewSubject::of(&first, None)), ..request("p") }).unwrap();
+        approvals.answer("p", PLAN, answer("lead")).unwrap();
+        let approved = |holder: &str, task: &Task| approvals.has_approved_plan(holder, task);
+        let next = Task { attempt: 2, ..first.clone() };
+        assert!(approved("Bob", &next) && !approved("dora", &next));
+        assert!(!approved("bob", &Task { reopened_after: 1, ..next.clone() }));
+        let failed = FailedAttempt { attempt: 1, owner: "bob".into(), reason: "red".into() };
+        assert!(!approved("bob", &Task { failed_attempts: vec![failed], ..next }), "retried");
     }
 }

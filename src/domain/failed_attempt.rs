@@ -21,6 +21,19 @@ pub struct FailedAttempt {
     pub reason: String,
 }
 
+impl Task {
+    /// Returns the number of the last attempt that failed; 0 if none did.
+    pub fn last_failed_attempt(&self) -> u32 {
+        self.failed_attempts.last().map_or(0, |failed| failed.attempt)
+    }
+
+    /// Returns the first attempt whose work the current one continues: the one after the last failure and the last reopening. It may be
+    /// the current one.
+    pub fn first_continued_attempt(&self) -> u32 {
+        self.last_failed_attempt().max(self.reopened_after).saturating_add(1)
+    }
+}
+
 /// Adds the current attempt of `task` to its failed attempts.
 pub(super) fn record(task: &mut Task, reason: &str) {
     let (attempt, owner) = (task.attempt, task.owner.clone().unwrap_or_default());
