@@ -4,6 +4,7 @@ use super::host::AgentHost;
 use super::{AgentBackend, AgentError};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::Task;
+use crate::service::approvals;
 
 /// Begins the work on a task that the member's loop claimed.
 ///
@@ -37,8 +38,13 @@ pub async fn begin_claimed_by_call(host: &mut AgentHost, claim: ClaimRef) -> Res
 
 /// Starts a new context after a failed attempt at the task, or if the member remembers only one task. Returns true if it did.
 ///
-/// Otherwise the context stays, and the work of an interrupted attempt counts as evidence for this one.
+/// Otherwise the context stays, and the work of an interrupted attempt counts as evidence for this one. Its reviews count in both cases.
 async fn begin_context(host: &mut AgentHost, task: &Task) -> Result<bool, AgentError> {
+    if host.context.review.is_some()
+        && let Err(error) = approvals::continue_reviews(&host.services.stores, host.name(), task).await
+    {
+        host.services.events.warn(host.name(), format!("cannot find its reviews of {}: {error}", task.id));
+    }
     let memory = host.spec.memory.unwrap_or(host.services.spec.memory);
     let content = host.conversation.content();
     if !content.must_restart(task, memory) {

@@ -343,12 +343,13 @@ impl Approvals {
         Some(request.clone())
     }
 
-    /// Binds a review to the attempt of `work`, whose holder `from` then gets the answer. A rejection counts for that attempt. An
-    /// answered review does not change.
+    /// Binds a review to the attempt of `work`, so that its answer counts there. The holder `from` gets the answer of an open one.
     pub fn rebind_review(&mut self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) {
-        if let Some(request) = self.open_request_mut(id, RequestKind::Review) {
-            request.from = from.to_owned();
-            request.at = at;
+        if let Some(request) = self.requests.iter_mut().find(|request| request.id == id) {
+            if request.answer.is_none() {
+                request.from = from.to_owned();
+                request.at = at;
+            }
             if let Some(about) = &mut request.about {
                 about.attempt = work.attempt;
                 about.claimed_at = work.claimed_at;
@@ -394,6 +395,18 @@ impl Approvals {
                 && request.from.eq_ignore_ascii_case(from)
                 && request.is_approved()
                 && request.about.as_ref().is_some_and(is_for_it)
+        })
+    }
+
+    /// The reviews that `holder` requested in the attempt before the current one, if the current attempt continues it.
+    pub fn continued_reviews(&self, holder: &str, task: &Task) -> impl Iterator<Item = &Request> {
+        let former = task.attempt.saturating_sub(1);
+        let is_continued = former >= task.first_continued_attempt();
+        self.about(task.id).filter(move |request| {
+            is_continued
+                && request.kind == RequestKind::Review
+                && request.from.eq_ignore_ascii_case(holder)
+                && request.about.as_ref().is_some_and(|about| about.attempt == former)
         })
     }
 
@@ -554,16 +567,23 @@ mod tests {
     }
 
     #[test]
-    fn plan_approval_ends_with_failure_or_reopening() {
+    fn approval_counts_only_for_continued_attempt() {
         let mut approvals = Approvals::default();
         let first = Task { attempt: 1, ..Task::new(TaskId(7), "count") };
-        approvals.record(Request { about: Some(ReviewSubject::of(&first, None)), ..request("p") }).unwrap();
-        approvals.answer("p", PLAN, answer("lead")).unwrap();
-        let approved = |holder: &str, task: &Task| approvals.has_approved_plan(holder, task);
+        for (id, kind) in [("r", RequestKind::Review), ("p", PLAN)] {
+            let about = Some(ReviewSubject::of(&first, None));
+            approvals.record(Request { about, ..Request::new(id, kind, "bob", "carol", UnixMs(1)) }).unwrap();
+            approvals.answer(id, kind, answer("carol")).unwrap();
+        }
+        let approved = |holder: &str, task: &Task| {
+            (approvals.continued_reviews(holder, task).count() == 1, approvals.has_approved_plan(holder, task))
+        };
         let next = Task { attempt: 2, ..first.clone() };
-        assert!(approved("Bob", &next) && !approved("dora", &next));
-        assert!(!approved("bob", &Task { reopened_after: 1, ..next.clone() }));
+        assert_eq!(approved("Bob", &next), (true, true));
+        assert_eq!(approved("dora", &next), (false, false));
+        assert_eq!(approved("bob", &Task { attempt: 3, ..first.clone() }), (false, true), "another claim in between");
+        assert_eq!(approved("bob", &Task { reopened_after: 1, ..next.clone() }), (false, false));
         let failed = FailedAttempt { attempt: 1, owner: "bob".into(), reason: "red".into() };
-        assert!(!approved("bob", &Task { failed_attempts: vec![failed], ..next }), "retried");
+        assert_eq!(approved("bob", &Task { failed_attempts: vec![failed], ..next }), (false, false), "retried");
     }
 }

@@ -25,7 +25,7 @@ pub trait Requests: Send + Sync {
     /// Changes the responder; `None` if the request is not open.
     async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
 
-    /// Binds an open review to another attempt, whose holder `from` then gets the answer.
+    /// Binds a review to another attempt. The holder `from` gets the answer of an open one.
     async fn rebind_review(&self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) -> StoreResult<()>;
 
     /// Withdraws an open request.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::messages::{Outbox, first_line};
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::message::{Message, MessageType};
+use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::ports::{CurrentLead, StoreError, StoreResult, Stores};
 
@@ -150,6 +151,18 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
         }
         tokio::time::sleep(READ_INTERVAL).await;
     }
+}
+
+/// Binds the reviews of the attempt that `task` continues to its current attempt, answered or not.
+///
+/// # Errors
+/// The requests cannot be read or written.
+pub async fn continue_reviews(stores: &Stores, holder: &str, task: &Task) -> StoreResult<()> {
+    let work = ReviewSubject::of(task, None);
+    for review in stores.requests.all().await?.continued_reviews(holder, task) {
+        stores.requests.rebind_review(&review.id, holder, &work, review.at).await?;
+    }
+    Ok(())
 }
 
 /// The reason why the permission requests of a killed team are withdrawn.

@@ -9,6 +9,7 @@ use brigade::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind}
 use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{Task, TaskId};
+use brigade::domain::time::UnixMs;
 use brigade::stores::fs::FileSystem;
 
 use super::files::ProcessFiles;
@@ -21,6 +22,15 @@ pub const REQUESTS_FILE: &str = "requests.json";
 pub const REVIEWER_ROLE: &str = "reviewer";
 /// The largest file that is read, in bytes.
 const BYTES_MAX: u64 = 1 << 24;
+
+/// The request without the attempt of its review. A member that continues its attempt binds its reviews to the new one.
+fn unbound(request: &Request) -> Request {
+    let mut request = request.clone();
+    if let (RequestKind::Review, Some(about)) = (request.kind, &mut request.about) {
+        (about.attempt, about.claimed_at) = (0, UnixMs(0));
+    }
+    request
+}
 
 /// The checker of the request file.
 pub struct ApprovalChecks {
@@ -55,7 +65,7 @@ impl ApprovalChecks {
         for request in &self.approvals.requests {
             let former = before.get(request.id.as_str()).and_then(|former| former.answer.as_ref().map(|_| *former));
             match (former, &request.answer) {
-                (Some(former), _) if former != request => {
+                (Some(former), _) if unbound(former) != unbound(request) => {
                     wrong.push(format!("answered once: {by} changed {former:?} to {request:?}"));
                 }
                 (None, Some(answer)) if !self.may_answer(request, answer) => {

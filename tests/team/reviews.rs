@@ -7,9 +7,11 @@ use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
-use brigade::team::handle::TeamHandle;
+use brigade::team::handle::{TeamCommand, TeamHandle};
 
-use super::harness::{ModelResult, TestTeam, call, complete, has_new_task, new_task, once, say, text_of};
+use super::harness::{
+    ModelResult, TestTeam, call, complete, has_new_task, new_task, once, say, start_continuous, text_of,
+};
 
 /// A team of coders and one critic who reviews their tasks.
 fn reviewed(coders: &[&str]) -> TestTeam {
@@ -77,6 +79,39 @@ async fn review_wait_makes_no_requests_and_is_shown() {
     assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.result.unwrap().reviewed_by.as_deref(), Some(HUMAN));
     harness.check_invariants().await;
+}
+
+/// A teammate continues its stopped attempt. It neither works again before the answer nor asks again after it.
+#[tokio::test(start_paused = true)]
+async fn review_continues_after_stop() {
+    for is_answered_while_stopped in [true, false] {
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.spec.review = Some(HUMAN.to_owned());
+        harness.set_model_fn("alice", |request, _| async move { report_task(&request) });
+        harness.tasks(&["count"]).await;
+        let team = harness.launch(start_continuous()).await;
+        harness.wait_until("the review waits", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
+        team.command(TeamCommand::Stop).await;
+        harness.ended(team).await;
+        assert_eq!(harness.task(1).await.status, TaskStatus::Pending);
+        if is_answered_while_stopped {
+            approve(&harness).await;
+        }
+        let requests = harness.requests();
+        let team = harness.launch(once()).await;
+        if !is_answered_while_stopped {
+            harness
+                .wait_until("the review waits again", |_| waits_for(&team, "alice").starts_with("a person (review "))
+                .await;
+            assert_eq!(harness.requests(), requests, "a waiting member made requests");
+            approve(&harness).await;
+        }
+        assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
+        let task = harness.task(1).await;
+        assert_eq!((task.attempt, task.result.unwrap().reviewed_by.as_deref()), (2, Some(HUMAN)));
+        assert_eq!(harness.stores.requests.all().await.unwrap().requests.len(), 1, "it asked again");
+        harness.check_invariants().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

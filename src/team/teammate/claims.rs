@@ -23,13 +23,6 @@ pub(super) struct Claims {
     pub lost: Option<TaskId>,
 }
 
-/// A task that was just claimed.
-pub(super) struct ClaimedTask {
-    pub task: Task,
-    /// True if its work began before the process ended.
-    pub is_continued: bool,
-}
-
 impl Claims {
     /// Creates the claims of a teammate that claims in this order.
     pub fn new(reclaim_order: Arc<ReclaimOrder>) -> Self {
@@ -47,7 +40,7 @@ impl Claims {
     }
 
     /// Claims the next task, and records the event. `scope` has the tasks that its agent can do.
-    pub async fn take_next(&mut self, host: &AgentHost, scope: TaskScope) -> StoreResult<Option<ClaimedTask>> {
+    pub async fn take_next(&mut self, host: &AgentHost, scope: TaskScope) -> StoreResult<Option<Task>> {
         let former_task = self.former_task(host);
         let Some(task) = self.claim(host, former_task, scope).await? else { return Ok(None) };
         host.services.events.record_task(&task);
@@ -55,7 +48,7 @@ impl Claims {
         let is_former = former_task == Some(task.id);
         let since = if is_former { host.conversation.worked_since(task.id) } else { None };
         self.claimed_at = since.unwrap_or_else(|| host.services.clock.now());
-        Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
+        Ok(Some(task))
     }
 
     async fn claim(
@@ -96,11 +89,11 @@ impl Claims {
         &self,
         host: &mut AgentHost,
         backend: &mut dyn AgentBackend,
-        claimed: &ClaimedTask,
+        task: &Task,
     ) -> Result<Vec<PhaseEvent>, AgentError> {
-        let mut events = vec![PhaseEvent::Claimed(task_start::begin(host, backend, &claimed.task).await?)];
-        // A plan from that time still waits for its answer, and so does the teammate.
-        if claimed.is_continued && self.awaits_answer(host).await {
+        let mut events = vec![PhaseEvent::Claimed(task_start::begin(host, backend, task).await?)];
+        // A plan or a review of an earlier attempt may still wait for its answer, and so does the teammate.
+        if self.awaits_answer(host).await {
             events.push(PhaseEvent::AnswerAwaited);
         }
         Ok(events)

@@ -14,11 +14,12 @@ use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
 use crate::domain::message::MessageType;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
+use crate::domain::task::Task;
 use crate::ports::StoreError;
 use crate::team::running_member::ExitReason;
 use approvals::ApprovalReminders;
 use back_off::{BackOff, sleep_if};
-use claims::{ClaimedTask, Claims};
+use claims::Claims;
 use reclaim_order::ReclaimOrder;
 use requests::PendingRequests;
 use status::StatusReporter;
@@ -326,13 +327,13 @@ impl Teammate {
         let scope = self.host.services.spec.task_scope(&self.host.spec);
         loop {
             match self.claims.take_next(&self.host, scope).await {
-                Ok(Some(claimed)) => {
-                    let (interruption, setup) = self.prepare_worktree(&claimed.task).await?;
+                Ok(Some(task)) => {
+                    let (interruption, setup) = self.prepare_worktree(&task).await?;
                     let has_more = matches!(setup, WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_));
                     if has_more && interruption.is_none() {
                         continue;
                     }
-                    return self.begin_task(&claimed, setup, &interruption).await;
+                    return self.begin_task(&task, setup, &interruption).await;
                 }
                 Ok(None) | Err(StoreError::NoRoom(_)) => return Ok(vec![PhaseEvent::NothingFound]),
                 // It waits for a board that cannot be written.
@@ -349,12 +350,12 @@ impl Teammate {
     /// Begins the work on a claimed task if its worktree is ready.
     async fn begin_task(
         &mut self,
-        claimed: &ClaimedTask,
+        task: &Task,
         setup: WorktreeSetup,
         interruption: &Interruption,
     ) -> Result<Vec<PhaseEvent>, AgentError> {
         if matches!(setup, WorktreeSetup::Ready) {
-            let mut events = self.claims.begin_work(&mut self.host, self.backend.as_mut(), claimed).await?;
+            let mut events = self.claims.begin_work(&mut self.host, self.backend.as_mut(), task).await?;
             events.extend(self.claims.record_interruption(interruption));
             events.extend(interruption.stop_event());
             return Ok(events);
