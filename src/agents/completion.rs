@@ -2,12 +2,14 @@
 
 use super::host::AgentHost;
 use super::{AgentError, TurnOutcome};
+use crate::domain::approval::ReviewSubject;
 use crate::domain::event::VERIFY_STEP;
 use crate::domain::evidence::Evidence;
 use crate::domain::member_place::ReadOnly;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{StoreError, StoreResult};
+use crate::service::approvals;
 use crate::service::attempt_log::REFUSALS_MAX;
 use crate::service::completion::{Completion, Incomplete, TaskReport, completed_message};
 use crate::tools::{ToolError, sanitized_text};
@@ -25,13 +27,19 @@ impl AgentHost {
         if self.context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Ok(Evidence::None);
         }
-        let has_verify = match self.services.stores.board.get(claim.task).await {
-            Ok(task) => task.verify.is_some(),
+        let task = match self.services.stores.board.get(claim.task).await {
+            Ok(task) => task,
             // The lead takes the claim away soon.
             Err(StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => return Ok(Evidence::None),
             Err(error) => return Err(error),
         };
-        Ok(Evidence::of(has_verify, self.context.caller.attempt_log.activity(claim)))
+        if self.context.review.is_some() {
+            let approvals = approvals::load_approvals(&self.services.stores, self.name()).await?;
+            if approvals.has_approved_work(&ReviewSubject::of(&task, None)) {
+                return Ok(Evidence::Approved);
+            }
+        }
+        Ok(Evidence::of(task.verify.is_some(), self.context.caller.attempt_log.activity(claim)))
     }
 
     /// Returns true if the agent ended its work with a question that may still be answered.

@@ -84,6 +84,9 @@ pub struct WorkReport {
     /// The result as its author describes it; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
+    /// True if its author ended without a report. The summary is then its last words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_implicit: bool,
     /// The outcome of the task's verify command, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyRun>,
@@ -396,6 +399,11 @@ impl Approvals {
                 && request.is_approved()
                 && request.about.as_ref().is_some_and(is_for_it)
         })
+    }
+
+    /// Returns true if the newest review of this attempt approved its work.
+    pub fn has_approved_work(&self, work: &ReviewSubject) -> bool {
+        self.reviews_of_attempt(work).last().is_some_and(Request::is_approved)
     }
 
     /// The reviews that `holder` requested in the attempt before the current one, if the current attempt continues it.

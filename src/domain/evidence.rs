@@ -14,6 +14,8 @@ pub struct AttemptActivity {
 /// The evidence that can complete a task without a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
+    /// A reviewer approved the work of this attempt. The completion gate decides.
+    Approved,
     /// The task has a verify command, and the agent called a tool. The command decides.
     Verify,
     /// The task has no verify command, and the agent changed a file or ran a command.

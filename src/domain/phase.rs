@@ -380,8 +380,8 @@ fn step_evidence(
 ) -> (Phase, Vec<Effect>) {
     let work = |reminded| Phase::Work { claim: Some(claim), turns, reminded, ending };
     match (evidence, ending) {
-        (Evidence::Verify, _) => (work(reminded), vec![Effect::CompleteByEvidence]),
-        // Only a passed verify command completes a task then.
+        (Evidence::Approved | Evidence::Verify, _) => (work(reminded), vec![Effect::CompleteByEvidence]),
+        // Only an approval or a passed verify command completes a task then.
         (_, Some(reason)) => release(claim, reason),
         _ if !reminded => (work(true), vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn]),
         (Evidence::Work, _) => (work(true), vec![Effect::CompleteByEvidence]),

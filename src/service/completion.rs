@@ -41,6 +41,20 @@ pub struct TaskReport {
     pub is_implicit: bool,
 }
 
+impl TaskReport {
+    /// Returns the report of approved work: this one, or the reviewed one if the author has only ended its work since.
+    fn or_reviewed(self, reviewed: Option<WorkReport>) -> Self {
+        match reviewed {
+            Some(WorkReport { summary, is_implicit, .. }) if self.is_implicit => {
+                // Last words do not describe a commit.
+                let commit_message = if is_implicit { String::new() } else { summary.clone() };
+                Self { summary, commit_message, is_implicit, ..self }
+            }
+            _ => self,
+        }
+    }
+}
+
 /// The place of the work on a task.
 pub enum WorkPlace<'a> {
     /// The workspace. With isolation, all work on the task is merged.
@@ -193,23 +207,28 @@ impl CompletionGate<'_> {
     ///
     /// # Errors
     /// The author may not complete it, its claim is lost, or a store or git fails.
-    pub async fn complete(&self, id: TaskId, report: TaskReport) -> Result<Completion, ServiceError> {
+    pub async fn complete(&self, id: TaskId, mut report: TaskReport) -> Result<Completion, ServiceError> {
         let task = self.stores.board.get(id).await?;
         // A completion that the board would refuse runs no command.
         permit(&task, Action::Complete, &self.by)?;
-        let mut result = TaskResult::new(report.summary, report.evidence);
+        let mut commit = None;
         if let WorkPlace::Worktree(worktree) = self.place {
             match worktree.commit(&report.commit_message).await? {
-                Ok(commit) => result.commit = Some(commit),
+                Ok(committed) => commit = Some(committed),
                 Err(reason) => return Ok(self.refuse(&task, Refusal::uncommitted(reason)).await?.into()),
             }
         }
+        let mut reviewed_by = None;
         if let Some(reviewer) = &self.reviewer {
-            match self.review(&task, reviewer, &result).await? {
-                Ok(name) => result.reviewed_by = Some(name),
+            match self.review(&task, reviewer, commit.clone(), &report).await? {
+                Ok((name, reviewed)) => {
+                    reviewed_by = Some(name);
+                    report = report.or_reviewed(reviewed);
+                }
                 Err(incomplete) => return Ok(incomplete.into()),
             }
         }
+        let mut result = TaskResult { commit, reviewed_by, ..TaskResult::new(report.summary, report.evidence) };
         let merged = match &self.place {
             WorkPlace::Elsewhere(work) => return Ok(Incomplete::NotMerged(work.clone()).into()),
             WorkPlace::Worktree(worktree) => {
@@ -258,17 +277,19 @@ impl CompletionGate<'_> {
         verify_in_place(&self.verifier, task, worktree).await
     }
 
-    /// Returns the reviewer that approved the work, or the reason why it is not approved. Requests a review if there is none.
+    /// Returns the reviewer that approved the work and the reviewed report, or the reason why the work is not approved. Requests a review
+    /// if there is none.
     async fn review(
         &self,
         task: &Task,
         reviewer: &str,
-        result: &TaskResult,
-    ) -> Result<Result<String, Incomplete>, ServiceError> {
-        let about = ReviewSubject::of(task, result.commit.clone());
+        commit: Option<String>,
+        report: &TaskReport,
+    ) -> Result<Result<(String, Option<WorkReport>), Incomplete>, ServiceError> {
+        let about = ReviewSubject::of(task, commit);
         let approvals = approvals::load_approvals(self.stores, &self.by.name).await?;
         let incomplete = match self.review_status(&approvals, &about) {
-            ReviewStatus::Approved(by) => return Ok(Ok(by)),
+            ReviewStatus::Approved { by, report } => return Ok(Ok((by, report))),
             ReviewStatus::Pending { id, to } => {
                 if self.is_holder() {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
@@ -297,7 +318,7 @@ impl CompletionGate<'_> {
             }
             ReviewStatus::NotRequested => {
                 let rejection = approvals.rejections_of(&about).last().map(|answer| answer.feedback().to_owned());
-                self.request_review(task, reviewer, about, result, rejection).await?
+                self.request_review(task, reviewer, about, report, rejection).await?
             }
         };
         Ok(Err(incomplete))
@@ -309,7 +330,7 @@ impl CompletionGate<'_> {
         task: &Task,
         reviewer: &str,
         about: ReviewSubject,
-        result: &TaskResult,
+        report: &TaskReport,
         rejection: Option<String>,
     ) -> Result<Incomplete, ServiceError> {
         let verify = match self.verify_in_place(task).await? {
@@ -324,7 +345,8 @@ impl CompletionGate<'_> {
             WorkPlace::Workspace | WorkPlace::Elsewhere(_) => String::new(),
         };
         let by = self.by.name.as_str();
-        let report = WorkReport { subject: task.subject.clone(), summary: result.summary.clone(), verify };
+        let (subject, summary, is_implicit) = (task.subject.clone(), report.summary.clone(), report.is_implicit);
+        let report = WorkReport { subject, summary, is_implicit, verify };
         let plan = review::request_text(by, &about, &report, &location);
         let outbox = Outbox { stores: self.stores, now: self.clock.now(), events: Some(self.verifier.events.clone()) };
         let id = approvals::new_request_id();

@@ -15,8 +15,13 @@ pub const REJECTIONS_MAX: usize = 3;
 /// The review status of some work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReviewStatus {
-    /// This reviewer approved it.
-    Approved(String),
+    /// It is approved.
+    Approved {
+        /// The reviewer.
+        by: String,
+        /// The report that was reviewed.
+        report: Option<WorkReport>,
+    },
     /// The request has no answer yet.
     Pending {
         /// The request's id.
@@ -39,7 +44,9 @@ impl ReviewStatus {
         let answer = review.and_then(|review| review.answer.as_ref());
         let rejections: Vec<&ApprovalAnswer> = approvals.rejections_of(work).collect();
         match (review, answer) {
-            (Some(review), Some(answer)) if review.is_approved() => Self::Approved(answer.by.clone()),
+            (Some(review), Some(answer)) if review.is_approved() => {
+                Self::Approved { by: answer.by.clone(), report: review.report.clone() }
+            }
             (Some(review), None) => Self::Pending { id: review.id.clone(), to: review.to.clone() },
             _ if rejections.len() >= REJECTIONS_MAX => {
                 Self::RejectedTooOften(rejections.last().map(|last| last.feedback().to_owned()).unwrap_or_default())
@@ -104,7 +111,7 @@ pub fn choose_reviewer<'a>(
 
 /// Returns the text of a request, for the reviewer. `location` says where the work is; empty without a worktree.
 pub(super) fn request_text(by: &str, work: &ReviewSubject, report: &WorkReport, location: &str) -> String {
-    let WorkReport { subject, summary, verify } = report;
+    let WorkReport { subject, summary, verify, .. } = report;
     let mut text = format!(
         "Review of task {} ({subject}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run `brigade review`.",
         work.task, work.attempt

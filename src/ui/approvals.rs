@@ -164,6 +164,7 @@ mod tests {
         let report = WorkReport {
             subject: "Change the data\u{1b}[2J".into(),
             summary: "Changed it.\n- twice".into(),
+            is_implicit: false,
             verify: Some(VerifyRun::new("make test", Some(0), "ok")),
         };
         let request = Request {

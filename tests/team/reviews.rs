@@ -8,6 +8,7 @@ use brigade::ports::{ModelError, ModelRequest};
 use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
 use brigade::team::handle::{TeamCommand, TeamHandle};
+use serde_json::json;
 
 use super::harness::{
     ModelResult, TestTeam, call, complete, has_new_task, new_task, once, say, start_continuous, text_of,
@@ -112,6 +113,26 @@ async fn review_continues_after_stop() {
         assert_eq!(harness.stores.requests.all().await.unwrap().requests.len(), 1, "it asked again");
         harness.check_invariants().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn approved_report_completes_task_at_end_of_work() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.review = Some(HUMAN.to_owned());
+    harness.set_model_fn("alice", |request, _| async move {
+        let report = json!({ "task_id": 1, "status": "completed", "result": "17 modules" });
+        if has_new_task(&request) { call(&[("task_update", report)]) } else { say("Thank you.") }
+    });
+    harness.tasks(&["count"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("the review waits", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
+    approve(&harness).await;
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
+    let result = harness.task(1).await.result.unwrap();
+    assert_eq!((result.summary.as_str(), result.unverified), ("17 modules", false));
+    assert_eq!(result.reviewed_by.as_deref(), Some(HUMAN));
+    assert_eq!(harness.sent_by("alice").len(), 3, "she was reminded of an approved task");
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
