@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::setup::World;
-use super::workspace::TestWorkspace;
+use super::workspace::ChaosWorkspace;
 use crate::testkit::process::files_below;
 
 /// The branch of the team.
@@ -110,7 +110,7 @@ fn check_attempts(world: &World) {
 }
 
 /// The message numbers in a transcript by sender, in order.
-fn delivered(workspace: &TestWorkspace, to: &str) -> BTreeMap<String, Vec<usize>> {
+fn delivered(workspace: &ChaosWorkspace, to: &str) -> BTreeMap<String, Vec<usize>> {
     let mut numbers_by_sender: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let folder = workspace.join(".team/transcripts");
     let is_of = |path: &PathBuf| {
@@ -275,7 +275,7 @@ fn check_lines(world: &World) {
     }
 }
 
-pub fn git_locks(workspace: &TestWorkspace) -> Vec<PathBuf> {
+pub fn git_locks(workspace: &ChaosWorkspace) -> Vec<PathBuf> {
     let is_lock = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "lock");
     files_below(&workspace.join(".git")).into_iter().filter(is_lock).collect()
 }
@@ -318,6 +318,6 @@ fn check_leftovers(world: &World) {
     }
 }
 
-fn relative_path(workspace: &TestWorkspace, path: &Path) -> String {
+fn relative_path(workspace: &ChaosWorkspace, path: &Path) -> String {
     path.strip_prefix(&workspace.root).unwrap_or(path).display().to_string()
 }

@@ -12,7 +12,7 @@ use super::attacks::{ATTACKS, Attack};
 use super::checks;
 use super::counts::Counts;
 use super::users::{self, Answers};
-use super::workspace::{Lead, TestWorkspace};
+use super::workspace::{ChaosWorkspace, Lead};
 use crate::testkit::process::until;
 
 pub const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
@@ -28,7 +28,7 @@ const DISK_MEGABYTES: u32 = 48;
 
 /// The state that the threads of one workspace share.
 pub struct World {
-    pub workspace: TestWorkspace,
+    pub workspace: ChaosWorkspace,
     pub counts: Arc<Counts>,
     pub answers: Mutex<Answers>,
     /// True if the workspace is on a small disk.
@@ -69,7 +69,7 @@ pub fn run_workspace(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &A
     let wants_disk = random.u32(..3) == 0;
     let disk = if wants_disk { Disk::mount(folder.path().join("repository")) } else { None };
     let world = World {
-        workspace: TestWorkspace::new(folder.path()),
+        workspace: ChaosWorkspace::new(folder.path()),
         counts: Arc::clone(counts),
         answers: Mutex::default(),
         is_small: disk.is_some(),

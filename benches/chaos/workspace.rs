@@ -15,7 +15,7 @@ use crate::testkit::process::{RunningProcess, WAIT_TIME_MAX, command, git_comman
 const MARK: &str = "CHAOS_MARK";
 const LIFE: &str = "CHAOS_LIFE";
 
-pub struct TestWorkspace {
+pub struct ChaosWorkspace {
     /// The repository, sometimes on a small disk.
     pub root: PathBuf,
     /// The folder for notes of the commands and of this program.
@@ -24,7 +24,7 @@ pub struct TestWorkspace {
     next_log: AtomicU64,
 }
 
-impl TestWorkspace {
+impl ChaosWorkspace {
     pub fn new(folder: &Path) -> Self {
         let (root, outside) = (folder.join("repository"), folder.join("outside"));
         for path in [&root, &outside] {

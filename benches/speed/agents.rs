@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
-use super::workspace::{TestWorkspace, now_ns, time_of, wait_until};
+use super::workspace::{BenchWorkspace, now_ns, time_of, wait_until};
 use crate::testkit::model_server::{ReceivedRequest, Reply, Server, call, full_response, streamed_answer, text};
 use crate::testkit::process::{command, git};
 
@@ -131,7 +131,7 @@ fn run_of(arrivals: &Arrivals, start_ns: u64) -> Run {
     Run { turn: median(&turns), start: ms(Duration::from_nanos(arrivals[0].1.saturating_sub(start_ns))) }
 }
 
-fn repository(workspace: &TestWorkspace, config: &str) {
+fn repository(workspace: &BenchWorkspace, config: &str) {
     workspace.write(".gitignore", "/.tasks/\n/.team/\n/agent_state.json*\n");
     workspace.write("brigade.toml", config);
     git(workspace.path(), &["init", "-q", "-b", "main"]);
@@ -142,7 +142,7 @@ fn repository(workspace: &TestWorkspace, config: &str) {
 /// The program alone, with the options that Brigade uses, but without hooks and board tools.
 async fn run_alone(program: &Path) -> Run {
     let (server, arrivals) = server(|| streamed_answer(&[text("Done.")])).await;
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     repository(&workspace, "");
     let mut agent = command(&program.display().to_string(), workspace.path());
     agent.args([
@@ -170,7 +170,7 @@ async fn run_as_member(program: &Path) -> Run {
         streamed_answer(&[call("toolu_last", "mcp__brigade__task_update", input)])
     };
     let (server, arrivals) = server(report).await;
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     workspace.write("plan.md", "## Work\n");
     repository(&workspace, &config(1, &program.display().to_string(), &server.url));
     time_of(workspace.brigade(&["run", "bench"]).env(KEY.0, KEY.1));
@@ -195,7 +195,7 @@ fn config(members: usize, command: &str, base_url: &str) -> String {
 
 /// Measures the memory of the lead, and of a guard and an init process for each agent. The agents are shell scripts.
 fn measure_memory(report: &mut Report) {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n")).collect();
     workspace.write("plan.md", &plan);
     workspace.write("agent.sh", &agent_script());

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, ready, say};
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
-use super::workspace::{TestWorkspace, mostly_closed, now_ns, open_board, pending};
+use super::workspace::{BenchWorkspace, mostly_closed, now_ns, open_board, pending};
 
 const TASKS: u64 = 2000;
 const PROCESSES: usize = 4;
@@ -64,7 +64,7 @@ pub fn measure_rate(report: &mut Report) {
 
 /// Claims per second by all claimers in this role on a new board. Each task is claimed once.
 fn rate(role: &str) -> f64 {
-    let workspace = TestWorkspace::with_board(pending(TASKS));
+    let workspace = BenchWorkspace::with_board(pending(TASKS));
     let mut claimers: Vec<ChildProcess> =
         (0..PROCESSES).map(|_| ChildProcess::ready(role, workspace.path(), CLAIMERS_PER_PROCESS)).collect();
     claimers.iter_mut().for_each(|claimer| claimer.send_line("go"));
@@ -146,7 +146,7 @@ fn compete(threads: usize, claim: impl Fn(usize) -> Vec<u64> + Sync) {
 
 pub fn measure_one(report: &mut Report) {
     let boards = [10_000, 100].map(|tasks| {
-        let workspace = TestWorkspace::with_board(mostly_closed(tasks));
+        let workspace = BenchWorkspace::with_board(mostly_closed(tasks));
         let outsider = ChildProcess::ready("edit", workspace.path(), usize::try_from(tasks).unwrap());
         (workspace.open_board(Durability::Process), outsider, workspace)
     });

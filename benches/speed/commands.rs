@@ -6,14 +6,14 @@ use std::process::Stdio;
 
 use super::child_process;
 use super::report::{Report, Target, format_figure, median, ms};
-use super::workspace::{TestWorkspace, mostly_closed, time_of};
+use super::workspace::{BenchWorkspace, mostly_closed, time_of};
 
 /// Repetitions of each measurement. Commands are short, and other processes disturb them.
 const REPETITIONS: usize = 15;
 
 pub fn measure(report: &mut Report) {
     for (tasks, bound) in [(10_000, 150.0), (1000, 50.0)] {
-        let workspace = TestWorkspace::with_board(mostly_closed(tasks));
+        let workspace = BenchWorkspace::with_board(mostly_closed(tasks));
         let (mut claims, mut lists, mut bare) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..REPETITIONS {
             claims.push(ms(workspace.time_of(&["tasks", "claim", "--as", "bench", "--workspace", "."])));
@@ -25,7 +25,7 @@ pub fn measure(report: &mut Report) {
         report.add(format!("brigade tasks claim, {tasks} tasks"), median(&claims), "ms", Target::Below(bound), &bare);
         report.add(format!("brigade tasks, {tasks} tasks"), median(&lists), "ms", Target::Below(bound), &bare);
     }
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     let (mut helps, mut nothing) = (Vec::new(), Vec::new());
     for _ in 0..REPETITIONS {
         helps.push(ms(workspace.time_of(&["--help"])));

@@ -12,7 +12,7 @@ use brigade::stores::file::board::BoardFiles;
 
 use super::claims::claimant;
 use super::report::{ROUNDS, Report, Target, format_figure, median};
-use super::workspace::{TestWorkspace, pending};
+use super::workspace::{BenchWorkspace, pending};
 
 const AT_ONCE: usize = 32;
 /// Completions in one round: of each of many threads, and of a single thread.
@@ -42,7 +42,7 @@ pub fn measure(report: &mut Report) {
 
 /// Completions per second by this many threads. Each thread completes this many claimed tasks in sequence.
 fn rate(threads: usize, each: usize) -> f64 {
-    let workspace = TestWorkspace::with_board(pending((threads * each) as u64));
+    let workspace = BenchWorkspace::with_board(pending((threads * each) as u64));
     let board = workspace.open_board(Durability::Power);
     let who = claimant("alice");
     let mut claimed: Vec<Task> = Vec::new();
@@ -67,7 +67,7 @@ fn complete(board: &BoardFiles, task: &Task) {
 /// Durable file replacements per second by this many threads of a bare loop, which does only the necessary steps of a completion: lock,
 /// read, write, rename; then sync of the file and of the folder.
 fn bare_rate(threads: usize, each: usize) -> f64 {
-    let workspace = TestWorkspace::with_board(pending((threads * each) as u64));
+    let workspace = BenchWorkspace::with_board(pending((threads * each) as u64));
     let tasks = workspace.join(".tasks");
     let folder = File::open(&tasks).unwrap();
     let lock = Mutex::new(());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::report::{Report, Target, median, ms};
 use super::sessions::diligent;
-use super::workspace::{Process, TestWorkspace, wait_until};
+use super::workspace::{BenchWorkspace, Process, wait_until};
 
 /// Stale reports that are written.
 const STALE: usize = 20;
@@ -54,7 +54,7 @@ fn comparison(times: &[f64]) -> String {
 
 /// The time until a stale report is corrected, in milliseconds. Reports are written by a rename and in place, in turn.
 fn stale_reports() -> Vec<f64> {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     workspace.write_team(3, &diligent(), "");
     let _up = workspace.start(&["up", "--headless"]);
     let path = workspace.join("agent_state.json");
@@ -90,8 +90,8 @@ fn long_command() -> Vec<String> {
 }
 
 /// A team whose one member runs that command, and the id of the command's process.
-pub fn team_with_command() -> (TestWorkspace, Process, u32) {
-    let workspace = TestWorkspace::new();
+pub fn team_with_command() -> (BenchWorkspace, Process, u32) {
+    let workspace = BenchWorkspace::new();
     let input = json!({ "command": format!("exec {}", long_command().join(" ")), "timeout": 1000 });
     workspace.write_team(1, &json!({ "task": [{ "call": [{ "tool": "bash", "input": input }] }] }), "");
     workspace.write("plan.md", "## Wait for long\n");

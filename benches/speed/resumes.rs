@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::team::member_name;
-use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
+use super::workspace::{BenchWorkspace, WAIT_TIME_MAX, pending};
 
 const TEAMMATES: usize = 50;
 const TASKS: u64 = 500;
@@ -31,7 +31,7 @@ const RESULT_BYTES: usize = 1500;
 
 pub fn measure(report: &mut Report) {
     let server = SilentServer::listen();
-    let workspace = TestWorkspace::with_board(pending(TASKS));
+    let workspace = BenchWorkspace::with_board(pending(TASKS));
     write_config(&workspace, &server.address);
     let transcripts_mb = write_transcripts(&workspace);
     // The first launch prepares the state that every further launch resumes. It is killed while all members wait for
@@ -98,7 +98,7 @@ fn read_to_end(mut stream: TcpStream, on_first_bytes: impl FnOnce()) {
     }
 }
 
-fn write_config(workspace: &TestWorkspace, address: &str) {
+fn write_config(workspace: &BenchWorkspace, address: &str) {
     let members: String = (0..TEAMMATES)
         .map(|number| {
             format!(
@@ -111,7 +111,7 @@ fn write_config(workspace: &TestWorkspace, address: &str) {
 }
 
 /// Writes the transcript of each teammate. Returns their size in megabytes.
-fn write_transcripts(workspace: &TestWorkspace) -> usize {
+fn write_transcripts(workspace: &BenchWorkspace) -> usize {
     let folder = workspace.join(TEAM_FOLDER);
     let transcripts = FileTranscripts::new(Arc::new(RealFileSystem::default()), Durability::Process, &folder);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -139,7 +139,7 @@ fn turn(number: usize) -> [Record; 2] {
 }
 
 /// Extends the log of the killed run to [`EVENTS`] events.
-fn grow_log(workspace: &TestWorkspace) {
+fn grow_log(workspace: &BenchWorkspace) {
     let path = workspace.join(TEAM_FOLDER).join("events.jsonl");
     let existing = std::fs::read_to_string(&path).unwrap().lines().count();
     let mut text = String::new();

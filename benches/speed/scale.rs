@@ -21,7 +21,7 @@ use super::child_process::{ChildProcess, next_line, say};
 use super::report::{ROUNDS, Report, Target, format_figure, median};
 use super::team::{FnModel, NO_OP, TeamSetup, member_name};
 use super::wakeups::cpu_of;
-use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
+use super::workspace::{BenchWorkspace, WAIT_TIME_MAX, pending};
 use crate::testkit::answers::{self, call, complete, new_task};
 use crate::testkit::interceptors::with_polls_noted;
 
@@ -54,7 +54,7 @@ pub fn measure_idle(report: &mut Report) {
 
 /// The cost of many teammates in a separate process that poll for this many seconds until they are on call.
 fn watch_idle(idle_timeout_s: usize) -> Value {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     write_transcripts(&workspace);
     let mut crowd = ChildProcess::ready("idle-crowd", workspace.path(), idle_timeout_s);
     let mut creator = ChildProcess::ready("create", workspace.path(), 0);
@@ -84,7 +84,7 @@ fn watch_idle(idle_timeout_s: usize) -> Value {
 }
 
 /// Writes a transcript for every teammate.
-fn write_transcripts(workspace: &TestWorkspace) {
+fn write_transcripts(workspace: &BenchWorkspace) {
     let files = Arc::new(RealFileSystem::default());
     let folder = workspace.join(TEAM_FOLDER);
     fs::create_dir_all(folder.join("transcripts")).unwrap();
@@ -153,7 +153,7 @@ pub fn measure_busy(report: &mut Report) {
 
 /// Turns per second, for each window.
 async fn busy() -> Vec<f64> {
-    let workspace = TestWorkspace::with_board(pending(BUSY as u64));
+    let workspace = BenchWorkspace::with_board(pending(BUSY as u64));
     let turns = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&turns);
     // The measurement ends long before a WORK phase has used all its turns.

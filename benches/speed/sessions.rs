@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
-use super::workspace::{Process, TestWorkspace, mostly_closed, time_of};
+use super::workspace::{BenchWorkspace, Process, mostly_closed, time_of};
 
 /// The script of a model that completes each task with its first answer.
 pub fn diligent() -> Value {
@@ -31,7 +31,7 @@ pub fn measure_session(report: &mut Report) {
 
 /// The time of a session with this many tasks, from start to end of the process.
 fn session(durability: &str, tasks: usize) -> Duration {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     workspace.write_team(3, &diligent(), &format!("durability = \"{durability}\""));
     let plan: String = (1..=tasks).map(|number| format!("## Task {number}\n")).collect();
     workspace.write("plan.md", &plan);
@@ -49,7 +49,7 @@ fn session(durability: &str, tasks: usize) -> Duration {
 
 pub fn measure_start(report: &mut Report) {
     let cases = [10_000, 100].map(|tasks| {
-        let workspace = TestWorkspace::with_board(mostly_closed(tasks));
+        let workspace = BenchWorkspace::with_board(mostly_closed(tasks));
         workspace.write_team(3, &diligent(), "");
         workspace
     });
@@ -64,7 +64,7 @@ pub fn measure_start(report: &mut Report) {
 }
 
 /// The time from the process start to the message that a turn began. The process is then killed.
-fn time_to_first_request(workspace: &TestWorkspace) -> Duration {
+fn time_to_first_request(workspace: &BenchWorkspace) -> Duration {
     let started_at = Instant::now();
     let mut command = workspace.brigade(&["run", "bench", "--output-format", "stream-json"]);
     let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());

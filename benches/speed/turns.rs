@@ -9,7 +9,7 @@ use brigade::ports::{Durability, ModelRequest};
 
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms, percentile};
 use super::team::{FnModel, NO_OP, TeamSetup};
-use super::workspace::{TestWorkspace, pending};
+use super::workspace::{BenchWorkspace, pending};
 use crate::testkit::answers::{call, complete, new_task};
 
 /// The measured time of a round, after all members started.
@@ -56,7 +56,7 @@ pub fn measure(report: &mut Report) {
 
 /// The turn overheads of one round, in milliseconds.
 async fn round(members: usize, model_delay: Duration, durability: Durability) -> Vec<f64> {
-    let workspace = TestWorkspace::with_board(pending(members as u64 * 20));
+    let workspace = BenchWorkspace::with_board(pending(members as u64 * 20));
     let times = Arc::new(Mutex::new(TurnTimes::default()));
     let (request_times, answer_times) = (Arc::clone(&times), Arc::clone(&times));
     let respond = move |request: &ModelRequest| {

@@ -18,7 +18,7 @@ use super::child_process::{ChildProcess, next_line, say};
 use super::report::{Report, Target, format_figure, percentile};
 use super::sessions::diligent;
 use super::team::{FnModel, TeamSetup};
-use super::workspace::{TestWorkspace, now_ns, open_board, wait_until};
+use super::workspace::{BenchWorkspace, now_ns, open_board, wait_until};
 use crate::testkit::answers::{self, call, complete, new_task};
 
 const MEMBERS: usize = 3;
@@ -53,7 +53,7 @@ pub fn measure(report: &mut Report) {
 /// The time from the return of the create call to the request, in milliseconds. This process and another one create
 /// tasks in turn.
 async fn latencies() -> [Vec<f64>; 2] {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     let (requests, requested) = mpsc::channel();
     let requests = Mutex::new(requests);
     let respond = move |request: &ModelRequest| match new_task(request) {
@@ -107,7 +107,7 @@ pub fn create_on_request(workspace: &Path, _: usize) {
 
 /// The wake-ups per second of an idle team's process, and its share of a core in percent.
 fn idle_costs() -> (f64, f64) {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     workspace.write_team(MEMBERS, &diligent(), "");
     let up = workspace.start(&["up", "--headless"]);
     wait_until("the team reports", || {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::contracts::{command_that_runs, team_with_command};
 use super::report::{Report, Target, format_figure, median, ms, percentile};
-use super::workspace::{TestWorkspace, wait_until};
+use super::workspace::{BenchWorkspace, wait_until};
 
 /// Repetitions of each measurement.
 const REPETITIONS: usize = 11;
@@ -24,7 +24,7 @@ pub fn measure(report: &mut Report) {
 }
 
 /// The attempt of the only task, if it is in progress.
-fn attempt(workspace: &TestWorkspace) -> Option<u64> {
+fn attempt(workspace: &BenchWorkspace) -> Option<u64> {
     let task: Value = serde_json::from_slice(&fs::read(workspace.join(".tasks/task_1.json")).ok()?).ok()?;
     (task["status"] == "in_progress").then(|| task["attempt"].as_u64())?
 }

@@ -22,11 +22,11 @@ pub fn now_ns() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap()
 }
 
-pub struct TestWorkspace {
+pub struct BenchWorkspace {
     folder: tempfile::TempDir,
 }
 
-impl TestWorkspace {
+impl BenchWorkspace {
     /// An empty workspace on the project's disk, because a folder for temporary files may be in memory.
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }

@@ -17,7 +17,7 @@ use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
 use super::report::{Report, Target, format_figure, median, ms};
-use super::workspace::TestWorkspace;
+use super::workspace::BenchWorkspace;
 
 /// Repetitions of each measurement.
 const REPETITIONS: u64 = 11;
@@ -27,7 +27,7 @@ const VERIFY: &str = "sleep 1";
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "prompts"];
 
 pub fn measure(report: &mut Report) {
-    let workspace = TestWorkspace::new();
+    let workspace = BenchWorkspace::new();
     let files: usize = FOLDERS
         .iter()
         .map(|folder| copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &workspace.join(folder)))

@@ -1,0 +1,217 @@
+//! `brigade tasks fail`, `release`, `renew`, `retry`, `reopen`: each makes one change by the board's rules.
+
+use std::time::Duration;
+
+use super::bulk::change_each;
+use super::show::document;
+use crate::cli::arguments::{ActingAs, lease, task_id, text};
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::CommandAnswer;
+use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::task_error::TaskError;
+use crate::domain::time::UnixMs;
+use crate::domain::transition::{Action, Actor, Change};
+use crate::ports::StoreError;
+use crate::stores::workspace::OpenMode;
+use crate::ui::command_form::shell_word;
+use crate::ui::text::{ago, one_line};
+
+/// The error of a refused change. Its hint names the actor.
+pub(super) fn refusal(error: StoreError, by: &Actor) -> CliError {
+    match &error {
+        StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
+            let hint = format!("claim it again: `brigade tasks claim {} --as {}`", task.0, shell_word(&by.name));
+            CliError::from(error).hint(hint)
+        }
+        _ => error.into(),
+    }
+}
+
+/// Makes one change.
+pub(in crate::cli) async fn change(
+    context: &Context,
+    id: TaskId,
+    change: Change,
+    by: &Actor,
+) -> CliResult<CommandAnswer> {
+    let board = context.board(OpenMode::Write).await?;
+    let action = change.action();
+    let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
+    context.output.answer(&document(&task), || change_text(&task, action, context.now()))
+}
+
+/// Makes one change to several tasks, or to none if one of them refuses it. In JSON one task is an object, several are a list.
+async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
+    let board = context.board(OpenMode::Write).await?;
+    let action = change.action();
+    let now = context.now();
+    let act = async |id| board.change(id, change.clone(), by).await;
+    let tasks = change_each(board.as_ref(), ids, action, by, act).await?;
+    tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
+}
+
+/// Returns the tasks as an answer: in JSON a list, or one object.
+pub(super) fn tasks_answer(
+    context: &Context,
+    tasks: &[Task],
+    is_list: bool,
+    text: impl FnOnce() -> String,
+) -> CliResult<CommandAnswer> {
+    let documents: Vec<_> = tasks.iter().map(document).collect();
+    match documents.first() {
+        Some(one) if !is_list => context.output.answer(one, text),
+        _ => context.output.answer(&documents, text),
+    }
+}
+
+pub(super) fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
+    let rest = match (action, task.status, task.not_before) {
+        (Action::Fail, TaskStatus::Failed, _) => "; no attempts are left".to_owned(),
+        (Action::Fail, _, Some(until)) if until > now => format!("; retry {}", ago(until, now)),
+        (Action::Complete, ..) => {
+            let caveat = task.result.as_ref().and_then(TaskResult::caveat);
+            caveat.map(|caveat| format!("; {caveat}")).unwrap_or_default()
+        }
+        _ => String::new(),
+    };
+    format!("{} {} {}{rest}\n", past_participle(action), task.id, one_line(&task.subject))
+}
+
+/// Returns `completed` for `complete`.
+pub(super) fn past_participle(action: Action) -> &'static str {
+    match action {
+        Action::Complete => "completed",
+        Action::Fail => "failed",
+        Action::Release => "released",
+        Action::Renew => "renewed",
+        Action::Retry => "retried",
+        Action::Reopen => "reopened",
+        Action::Delete => "deleted",
+        Action::Edit | Action::EditVerify | Action::SetWorktree => "changed",
+    }
+}
+
+/// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
+pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, action: Action, id: TaskId) -> CliResult<Actor> {
+    if (by.name.is_some() && by.attempt.is_some()) || by.force {
+        return by.actor();
+    }
+    let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
+    if task.status != TaskStatus::InProgress {
+        return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status }).into());
+    }
+    let verb = action.verb();
+    let number = id.0;
+    let owner = one_line(task.owner.as_deref().unwrap_or("another program"));
+    if let Some(name) = by.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(&owner)) {
+        return Err(CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name)))
+            .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));
+    }
+    let missing = if by.name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
+    let claim = format!("--as {} --attempt {}", shell_word(&owner), task.attempt);
+    Err(CliError::usage(format!("cannot {verb} {id}: {missing}; {owner} holds it"))
+        .hint(format!("`brigade tasks {verb} {number} {claim}`, or --force as a person")))
+}
+
+/// Report that an attempt failed
+///
+/// The task is retried after a back-off until its attempts are used up.
+#[derive(Debug, clap::Args)]
+pub struct Fail {
+    /// The task number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    /// The reason
+    #[arg(long, short, value_name = "TEXT", value_parser = text)]
+    reason: String,
+    /// Do not retry the task
+    #[arg(long = "final")]
+    is_final: bool,
+    #[command(flatten)]
+    by: ActingAs,
+}
+
+impl Fail {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let by = holder(context, &self.by, Action::Fail, self.id).await?;
+        let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
+        change(context, self.id, fail, &by).await
+    }
+}
+
+/// Release claimed tasks, so that others can claim them
+#[derive(Debug, clap::Args)]
+pub struct Release {
+    /// The task numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
+    /// The reason, for the next claimant
+    #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+    #[command(flatten)]
+    by: ActingAs,
+}
+
+impl Release {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let mut by = None;
+        for id in &self.ids {
+            by = Some(holder(context, &self.by, Action::Release, *id).await?);
+        }
+        let by = by.map_or_else(|| self.by.actor(), Ok)?;
+        let release = Change::Release { reason: self.reason, is_failure: false };
+        change_all(context, &self.ids, release, &by).await
+    }
+}
+
+/// Extend the lease of a claim
+#[derive(Debug, clap::Args)]
+pub struct Renew {
+    /// The task number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    /// Length of the lease from now: a time such as 90s, 15m or 2h30m, from 1s to 7d
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
+    lease: Duration,
+    #[command(flatten)]
+    by: ActingAs,
+}
+
+impl Renew {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let by = holder(context, &self.by, Action::Renew, self.id).await?;
+        let renew = Change::Renew { expires: context.now().plus(self.lease) };
+        change(context, self.id, renew, &by).await
+    }
+}
+
+/// Retry failed tasks and reset their failures
+#[derive(Debug, clap::Args)]
+pub struct Retry {
+    /// The task numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
+}
+
+impl Retry {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let by = ActingAs::default().actor()?;
+        change_all(context, &self.ids, Change::Retry, &by).await
+    }
+}
+
+/// Reopen completed tasks
+#[derive(Debug, clap::Args)]
+pub struct Reopen {
+    /// The task numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
+}
+
+impl Reopen {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let by = ActingAs::default().actor()?;
+        change_all(context, &self.ids, Change::Reopen, &by).await
+    }
+}
