@@ -1,7 +1,7 @@
 //! One change to several tasks, and notes about new tasks that no teammate starts. All tasks are checked first, so that a
 //! wrong number changes nothing. If a change fails after others, the error names the tasks that were changed.
 
-use super::finish::past_participle;
+use super::change::past_participle;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::members::candidates;

@@ -6,9 +6,10 @@ use super::output::CommandAnswer;
 
 pub(super) mod add;
 mod bulk;
+pub(super) mod change;
 mod claim;
+pub(super) mod complete;
 mod diff;
-pub(super) mod finish;
 mod import;
 pub(super) mod list;
 mod rm;
@@ -43,12 +44,12 @@ enum Command {
     #[command(alias = "start", alias = "take")]
     Claim(claim::Claim),
     #[command(alias = "done", alias = "finish", alias = "close")]
-    Complete(finish::Complete),
-    Fail(finish::Fail),
-    Release(finish::Release),
-    Renew(finish::Renew),
-    Retry(finish::Retry),
-    Reopen(finish::Reopen),
+    Complete(complete::Complete),
+    Fail(change::Fail),
+    Release(change::Release),
+    Renew(change::Renew),
+    Retry(change::Retry),
+    Reopen(change::Reopen),
 }
 
 impl Tasks {

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::finish::tasks_answer;
+use super::change::tasks_answer;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};

@@ -1,7 +1,8 @@
 //! `brigade tasks update`.
 
 use super::add::TaskOptions;
-use super::finish::{change, complete, holder};
+use super::change::{change, holder};
+use super::complete::complete;
 use super::list::settable_status_parser;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
