@@ -12,7 +12,7 @@ use crate::stores::fs::FileStamp;
 use super::displaced::{DisplacedName, FileContent, fingerprint};
 use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeState};
 
-/// The fingerprints of valid versions that are remembered: those of the file and of displaced versions of one second.
+/// The most fingerprints in memory: those of the file, and of the versions that were displaced within one second.
 const VALID_FINGERPRINTS_MAX: usize = 16;
 
 /// A second write within this time may not change the stamp: clocks of file systems tick every 1 to 10 ms.

@@ -162,7 +162,7 @@ impl ExchangeFile {
         self.files.stamp(&self.path()).ok()
     }
 
-    /// The file's stamp, or `None` during a merge, which may hold up the folder. Does not wait for the disk.
+    /// The file's stamp, or `None` during a merge of this process. Waits neither for the merge nor for the disk.
     pub fn cached_stamp(&self) -> Option<FileStamp> {
         self.state.try_lock().and_then(|_state| self.stamp())
     }
