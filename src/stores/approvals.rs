@@ -1,8 +1,8 @@
 //! The stores of requests that wait for an answer: the file `.team/requests.json`, or memory.
 //!
-//! Every change replaces the file under its lock. Mail that carries requests and answers is not handled here.
+//! Every change replaces the file under its lock. An invalid file is quarantined. Mail that carries requests and answers is not
+//! handled here.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::file::atomic_write::replace;
-use super::file::{Durability, blocking, failed, if_found};
+use super::file::exchange_file::QUARANTINE_SUFFIX;
+use super::file::{Durability, blocking, failed, if_found, is_foreign_entry, move_aside};
 use super::fs::{FileSystem, locked};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
@@ -20,6 +21,8 @@ const FILE: &str = "requests.json";
 const LOCK: &str = "requests.lock";
 /// The largest file that is read, in bytes: many times the size that the limits allow.
 const FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The most quarantined files.
+const QUARANTINED_MAX: u32 = 100;
 
 /// Requests that wait for an answer.
 pub enum RequestStore {
@@ -34,12 +37,14 @@ pub struct RequestFile {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
     durability: Durability,
+    /// True for a process that only reads: it quarantines nothing.
+    is_read_only: bool,
 }
 
 impl RequestStore {
     /// Requests of the workspace whose `.team` is `folder`. Creates nothing before the first request.
-    pub fn file(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability) -> Self {
-        Self::File(RequestFile { files, folder, durability })
+    pub fn file(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability, is_read_only: bool) -> Self {
+        Self::File(RequestFile { files, folder, durability, is_read_only })
     }
 
     /// Requests in memory.
@@ -60,7 +65,7 @@ impl RequestFile {
         self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
         let lock = self.folder.join(LOCK);
         let read_change_write = || {
-            let mut approvals = self.read()?;
+            let mut approvals = self.read_or_quarantine()?;
             let before = approvals.clone();
             let result = change(&mut approvals);
             if approvals != before {
@@ -73,19 +78,53 @@ impl RequestFile {
         locked(&*self.files, &lock, read_change_write).map_err(failed("lock", &lock))?
     }
 
-    /// Takes no lock and creates nothing: the file is only ever replaced as a whole.
-    fn read(&self) -> StoreResult<Approvals> {
-        let path = self.folder.join(FILE);
-        let Some((bytes, _)) = if_found("read", &path, self.files.read(&path, 0, FILE_BYTES_MAX))? else {
-            return Ok(Approvals { v: 1, ..Approvals::default() });
+    /// Returns all requests. A process that only reads ignores an invalid file.
+    fn all(&self) -> StoreResult<Approvals> {
+        match self.read()? {
+            Ok(approvals) => Ok(approvals),
+            Err(reason) if self.is_read_only => {
+                let path = self.folder.join(FILE);
+                tracing::warn!(file = %path.display(), reason, "ignored an invalid file of requests");
+                Ok(no_requests())
+            }
+            Err(_) => self.change(|approvals| approvals.clone()),
+        }
+    }
+
+    /// Reads the file, under its lock. Quarantines an invalid one: members then ask again.
+    fn read_or_quarantine(&self) -> StoreResult<Approvals> {
+        let reason = match self.read()? {
+            Ok(approvals) => return Ok(approvals),
+            Err(reason) => reason,
         };
-        serde_json::from_slice(&bytes).map_err(|error| {
-            let text = format!(
-                "{error}: another program changed it. Move it away, and members ask again for open plan and review approvals"
-            );
-            failed("read", &path)(io::Error::new(io::ErrorKind::InvalidData, text))
+        let path = self.folder.join(FILE);
+        let names = (1..=QUARANTINED_MAX).map(|number| format!("{FILE}{QUARANTINE_SUFFIX}{number}"));
+        let copy = move_aside(&*self.files, &path, &self.folder, names).map_err(failed("quarantine", &path))?;
+        tracing::warn!(
+            copy = %copy.display(), reason,
+            "quarantined an invalid file of requests; members ask again for open plan and review approvals"
+        );
+        Ok(no_requests())
+    }
+
+    /// Reads the file, or the reason why it is invalid. Takes no lock and creates nothing: the file is only ever replaced as a whole.
+    fn read(&self) -> StoreResult<Result<Approvals, String>> {
+        let path = self.folder.join(FILE);
+        let read = self.files.read(&path, 0, FILE_BYTES_MAX);
+        if let Err(error) = &read
+            && self.files.stamp(&path).is_ok_and(|stamp| is_foreign_entry(stamp, error))
+        {
+            return Ok(Err(error.to_string()));
+        }
+        Ok(match if_found("read", &path, read)? {
+            Some((bytes, _)) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+            None => Ok(no_requests()),
         })
     }
+}
+
+fn no_requests() -> Approvals {
+    Approvals { v: 1, ..Approvals::default() }
 }
 
 #[async_trait]
@@ -116,7 +155,7 @@ impl Requests for RequestStore {
 
     async fn all(&self) -> StoreResult<Approvals> {
         match self {
-            Self::File(file) => blocking(|| file.read()).await,
+            Self::File(file) => blocking(|| file.all()).await,
             Self::Memory(approvals) => Ok(approvals.lock().clone()),
         }
     }
@@ -133,7 +172,12 @@ mod tests {
     use crate::stores::fs::RealFileSystem;
 
     fn file(folder: &Path) -> RequestStore {
-        RequestStore::file(Arc::new(RealFileSystem::default()), folder.join(".team"), Durability::Process)
+        opened(folder, false)
+    }
+
+    fn opened(folder: &Path, is_read_only: bool) -> RequestStore {
+        let files = Arc::new(RealFileSystem::default());
+        RequestStore::file(files, folder.join(".team"), Durability::Process, is_read_only)
     }
 
     fn request(id: &str) -> Request {
@@ -153,6 +197,22 @@ mod tests {
         assert_eq!(answered.answer.unwrap().text, "after this task");
         let again = file(folder.path()).answer("a", RequestKind::Shutdown, answer(true)).await;
         assert!(matches!(again, Err(StoreError::Request(RequestError::AlreadyAnswered { .. }))), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn invalid_request_file_is_quarantined() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(".team").join(name);
+        std::fs::create_dir(at("")).unwrap();
+        std::fs::write(at("requests.json"), "{ torn").unwrap();
+        assert_eq!(opened(folder.path(), true).all().await.unwrap().requests, []);
+        assert_eq!(std::fs::read_to_string(at("requests.json")).unwrap(), "{ torn", "a reader writes nothing");
+        assert_eq!(file(folder.path()).all().await.unwrap().requests, []);
+        assert_eq!(std::fs::read_to_string(at("requests.json.malformed-1")).unwrap(), "{ torn");
+        std::fs::create_dir(at("requests.json")).unwrap();
+        file(folder.path()).record(request("a")).await.unwrap();
+        assert!(at("requests.json.malformed-2").is_dir());
+        assert_eq!(file(folder.path()).all().await.unwrap().requests, [request("a")]);
     }
 
     #[tokio::test]

@@ -138,9 +138,9 @@ fn file_stores(
     let durability = options.durability;
     let clock = &options.clock;
     let team_folder = workspace.join(TEAM_FOLDER);
+    let is_read_only = options.mode == OpenMode::ReadOnly;
     let exchange_file = |folder: &Path, name: &str, is_valid: fn(&[u8]) -> bool| {
-        ExchangeFile::new(Arc::clone(files), durability, folder, name, &team_folder, is_valid)
-            .read_only(options.mode == OpenMode::ReadOnly)
+        ExchangeFile::new(Arc::clone(files), durability, folder, name, &team_folder, is_valid).read_only(is_read_only)
     };
     let board = match options.mode {
         OpenMode::ReadOnly => BoardFiles::open_read_only(Arc::clone(files), workspace, Arc::clone(clock)),
@@ -168,7 +168,7 @@ fn file_stores(
             &team_folder,
         )),
         transcripts: Arc::new(transcripts),
-        requests: Arc::new(RequestStore::file(Arc::clone(files), team_folder.clone(), durability)),
+        requests: Arc::new(RequestStore::file(Arc::clone(files), team_folder.clone(), durability, is_read_only)),
         state: Arc::new(FileState::new(state, Arc::clone(clock), changes.clone(), has_events)),
         roster: Arc::new(FileRoster::new(exchange_file(&team_folder, ROSTER_FILE, FileRoster::is_valid))),
         events: Arc::new(FileEventLog::new(Arc::clone(files), Arc::clone(clock), &team_folder)),
