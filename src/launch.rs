@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::exit::Exit;
 use crate::cli::launch::{LaunchRequest, Lifetime};
-use crate::cli::logging;
 use crate::cli::pending::{self, TeamBranch, spent_budget};
 use crate::cli::running_team::pause_text;
 use crate::cli::signals::Signals;
@@ -35,7 +34,6 @@ fn budget_remedy(used: Usage) -> String {
 /// # Errors
 /// The workspace cannot be used, or the team cannot be launched.
 pub fn launch(launch: LaunchRequest) -> CliResult<Exit> {
-    logging::listen();
     let runtime = threads::runtime().map_err(|error| CliError::not_started(&error))?;
     let outcome = runtime.block_on(run(launch));
     // Blocking calls that hang (a dead network disk) must not keep the process alive.

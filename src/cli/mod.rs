@@ -28,7 +28,7 @@ mod init;
 pub(crate) mod launch;
 mod location;
 mod log;
-pub(crate) mod logging;
+mod logging;
 mod mcp;
 mod members;
 mod merge;
@@ -149,6 +149,10 @@ fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
         Err(error) => return explain(&error, arguments),
     };
     let output = Output::new(cli.global.json, cli.global.color);
+    // A shell must not show traces while it completes a word.
+    if !matches!(cli.command, Command::Complete(_)) {
+        logging::listen();
+    }
     let outcome = Context::new(cli.global, output).and_then(|context| {
         if cli.command.warns_of_variables() && !output.json {
             context.location.variable_warnings().iter().for_each(|warning| output.print_note(warning));

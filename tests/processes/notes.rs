@@ -46,3 +46,18 @@ fn workspace_inside_another_is_pointed_out() {
     }
     assert!(!outer.run(&["doctor"]).out.contains("another workspace"));
 }
+
+#[test]
+fn invalid_request_file_blocks_no_command() {
+    let workspace = TestWorkspace::with_team(1, "## One\n```sh\ntrue\n```\n");
+    workspace.run(&["tasks", "import", "plan.md"]);
+    workspace.write(".team/requests.json", "{ torn");
+    for command in [&["tasks"][..], &["team"], &["why", "1"], &["inbox"]] {
+        let answer = workspace.run(command);
+        assert!(answer.code == Some(0) && answer.err.contains(".team/requests.json"), "{command:?}: {answer:?}");
+        assert_eq!(workspace.read(".team/requests.json"), "{ torn", "{command:?} only shows something");
+    }
+    let run = workspace.run(&["run"]);
+    assert!(run.code == Some(0) && run.err.contains("requests.json.malformed-1"), "{run:?}");
+    assert_eq!(workspace.read(".team/requests.json.malformed-1"), "{ torn");
+}

@@ -23,7 +23,6 @@ use self::tools::{McpToolEntry, TOOLS};
 use super::arguments::lease;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::logging;
 use super::output::CommandAnswer;
 use super::signals::Signals;
 use crate::domain::name::Name;
@@ -69,7 +68,6 @@ impl Mcp {
             );
         };
         let name = outside_name(name, context).await?;
-        logging::listen();
         let mut signals = Signals::listen(false)?;
         let agent = Arc::new(OutsideAgent::new(name, trimmed_words(&self.can), self.lease, context));
         agent.join().await?;

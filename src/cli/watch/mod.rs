@@ -20,8 +20,10 @@ use tokio::time::Instant;
 use super::answer_as_text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::logging;
 use super::output::CommandAnswer;
 use super::signals::Signals;
+use super::surface::Surface;
 use crate::platform::terminal;
 use crate::ports::{EventReader, Runs};
 use crate::stores::workspace::OpenMode;
@@ -73,6 +75,7 @@ impl Watch {
         let mut model = Model::new(size);
         let snapshot = Snapshot::read(context, self.team.as_ref(), model.columns(), model.list_columns()).await?;
         model.set_snapshot(snapshot);
+        logging::show_on(Surface::Watch);
         let mut terminal = take_terminal().map_err(cannot_use)?;
         let team = self.team;
         let next_read = Instant::now();

@@ -254,9 +254,9 @@ impl FileWorkers {
         })
     }
 
-    /// Logs once that a worker's files are ignored.
+    /// Logs once that a worker's files are ignored. A process that only reads may lack rights that the team has.
     fn warn_once(&self, id: &str, error: &StoreError) {
-        if self.state.lock().warned_ids.insert(id.to_owned()) {
+        if self.own.is_some() && self.state.lock().warned_ids.insert(id.to_owned()) {
             tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
     }
