@@ -7,6 +7,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::location::Location;
+use super::team::reports_of;
 use crate::domain::records::LeadRecord;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::team_spec::TeamSpec;
@@ -88,6 +89,13 @@ impl RunningTeam {
             Some(lead) => TeamProcess { running: true, pid: Some(lead.pid), health: lead.health(now) },
             None => TeamProcess::default(),
         }
+    }
+
+    /// Returns true if the member of the running team was stopped or died. The state must be known.
+    pub fn has_stopped(&self, name: &str) -> bool {
+        let (Some(team), Some(state)) = (&self.team, &self.state) else { return false };
+        let mut reports = reports_of(state, team).into_iter();
+        reports.any(|(known, report)| known.eq_ignore_ascii_case(name) && report.is_gone())
     }
 
     /// Returns the time at which `what` is delivered, if that is not now. The state must be known.

@@ -6,6 +6,7 @@ use super::error::{CliError, CliResult};
 use super::members;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
+use super::stop::next_start;
 use crate::domain::name::{ALL, HUMAN, Name};
 use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;
@@ -58,7 +59,8 @@ impl Send {
             return Err(CliError::usage("cannot send to `all`: the team has no teammates")
                 .hint("to write to the lead: `brigade send lead TEXT`"));
         }
-        let sent = context.outbox(&stores).send_from_person(&self.to, &members, &text).await.map_err(send_error)?;
+        let sent = context.outbox(&stores).send_from_person(&self.to, &members, &text).await;
+        let sent = sent.map_err(|error| send_error(error, team.as_ref()))?;
         let number = sent.len();
         let answer = context.output.answer(&sent, || {
             let whom = if to_all { format!("all {}", count(number, "member")) } else { one_line(&self.to) };
@@ -84,6 +86,10 @@ impl Send {
             );
         }
         let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
+        if running_team.has_stopped(&self.to) {
+            let start = next_start(context, &self.to);
+            return Ok(answer.note(format!("{} is stopped, and reads it later: {start}", one_line(&self.to))));
+        }
         Ok(answer.notes(running_team.delivery_note("message")))
     }
 }
@@ -95,12 +101,15 @@ fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     if member.has_model() { None } else { Some(member.name.to_string()) }
 }
 
-fn send_error(error: StoreError) -> CliError {
-    let message = match &error {
-        StoreError::UnknownRecipient { name, recipients } => {
-            format!("cannot send to `{}`: recipients are {}, {ALL}", one_line(name), recipients.join(", "))
-        }
-        other => other.to_string(),
-    };
+fn send_error(error: StoreError, team: Option<&TeamSpec>) -> CliError {
+    let StoreError::UnknownRecipient { name, recipients } = &error else { return error.into() };
+    let recipient = one_line(name);
+    // Without a running team, the members of the config have inboxes.
+    if team.is_some_and(|team| team.members.iter().any(|member| member.name.is_same(name))) {
+        let message =
+            format!("cannot send to `{recipient}`: it is not in the running team, and starts at the next launch");
+        return CliError { message, ..error.into() }.hint("`brigade stop`, then `brigade up`");
+    }
+    let message = format!("cannot send to `{recipient}`: recipients are {}, {ALL}", recipients.join(", "));
     CliError { message, ..error.into() }
 }

@@ -167,7 +167,7 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswe
 }
 
 /// Returns when a stopped teammate starts again. A launch starts those of the config only.
-fn next_start(context: &Context, name: &str) -> &'static str {
+pub(super) fn next_start(context: &Context, name: &str) -> &'static str {
     let has_member = |config: &Config| {
         let teams = config.team_names().into_iter().filter_map(|team| config.team(&team, &TeamFlags::default()).ok());
         teams.into_iter().any(|team| team.spec.members.iter().any(|member| member.name.is_same(name)))

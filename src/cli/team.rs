@@ -208,8 +208,12 @@ fn assemble(
         }
     }
     for member in &mut members {
-        if let Some(report) = reports.get(&member.name) {
-            fill(member, report, is_running, view);
+        match reports.get(&member.name) {
+            Some(report) => fill(member, report, is_running, view),
+            None if is_running && starts_at_next_launch(spec, &reports, &member.name) => {
+                member.waiting_for = Some(WaitingFor::Other("the next launch".to_owned()));
+            }
+            None => {}
         }
     }
     let state = running_team.state.as_ref();
@@ -253,6 +257,12 @@ fn phase_of(member: &RosterMember, is_running: bool) -> ReportedPhase {
 /// The state file's reports about the members of this team.
 pub(super) fn reports_of(state: &SharedState, team: &str) -> TeammateReports {
     if state.team().as_deref() == Some(team) { state.teammates() } else { TeammateReports::new() }
+}
+
+/// Returns true if this member of the config is not in the running team, which has these reports. Before its first report it has none.
+pub(super) fn starts_at_next_launch(spec: Option<&TeamSpec>, reports: &TeammateReports, name: &str) -> bool {
+    let is_member = spec.is_some_and(|spec| spec.members.iter().any(|member| member.name.is_same(name)));
+    is_member && !reports.is_empty() && !reports.keys().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// The view of a member of a running team. A member without a report has not started yet.

@@ -9,15 +9,16 @@ use super::output::CommandAnswer;
 use super::pending::spent_budget;
 use super::running_team::RunningTeam;
 use super::task_context;
-use super::team::reports_of;
+use super::team::{reports_of, starts_at_next_launch};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::StoreError;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::task_context::{ClaimCandidate, TaskContext, TeamCondition};
+use crate::ui::task_context::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::ui::text::{cut, one_line, wrap};
 use crate::ui::why::{Reason, explain};
 
@@ -41,9 +42,8 @@ impl Why {
         let view = stores.board.view().await?;
         let running_team = RunningTeam::with_state(context).await?;
         let team = running_team.spec(&context.location);
-        let candidates = current_members(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let task_context = TaskContext {
-            candidates,
+            candidates: current_members(team.as_ref(), &running_team),
             quarantined_tasks: stores.board.quarantined_tasks().await?,
             team: TeamCondition {
                 lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
@@ -83,15 +83,26 @@ fn dropped_line_reasons(context: &Context, task: Option<&Task>) -> Vec<String> {
     GitRepository::dropped_line_reasons(&workspace, commit).unwrap_or_default()
 }
 
-/// The members as they are now: in a running team, without those that stopped and with those that its lead added.
-fn current_members(mut candidates: Vec<ClaimCandidate>, running_team: &RunningTeam) -> Vec<ClaimCandidate> {
-    let (Some(team), Some(state)) = (&running_team.team, &running_team.state) else { return candidates };
-    for (name, report) in reports_of(state, team) {
+/// The members as they are now: in a running team, without those that stopped or are new in the config, and with those that its lead
+/// added.
+fn current_members(team: Option<&TeamSpec>, running_team: &RunningTeam) -> Vec<ClaimCandidate> {
+    let mut candidates = team.map(candidates).unwrap_or_default();
+    let (Some(name), Some(state)) = (&running_team.team, &running_team.state) else { return candidates };
+    let reports = reports_of(state, name);
+    for candidate in &mut candidates {
+        if starts_at_next_launch(team, &reports, &candidate.name) {
+            candidate.presence = Presence::NextLaunch;
+        }
+    }
+    for (name, report) in reports {
         let is_there = !report.is_gone();
         let waits_for = report.waiting_for.as_ref().filter(|what| **what != WaitingFor::MailOrTask);
         let waits_for = waits_for.map(ToString::to_string);
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
-            Some(candidate) => (candidate.is_reachable, candidate.waits_for) = (is_there, waits_for),
+            Some(candidate) => {
+                candidate.presence = if is_there { Presence::Here } else { Presence::Stopped };
+                candidate.waits_for = waits_for;
+            }
             None if is_there => {
                 candidates.push(ClaimCandidate { waits_for, ..ClaimCandidate::of(name, vec![report.role.clone()]) });
             }

@@ -11,13 +11,22 @@ use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
+/// The place of a member in a running team. A team that does not run has all members of its config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    Here,
+    Stopped,
+    /// It is new in the config.
+    NextLaunch,
+}
+
 /// A member that could claim tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimCandidate {
     pub name: String,
     pub capabilities: Vec<String>,
-    /// `false` if the team is running and the member was stopped.
-    pub is_reachable: bool,
+    /// Its place in the running team.
+    pub presence: Presence,
     /// The text that says what it waits for, while the team is running.
     pub waits_for: Option<String>,
     /// The tasks that it can do.
@@ -27,7 +36,7 @@ pub struct ClaimCandidate {
 impl ClaimCandidate {
     /// Returns a member that waits for nothing.
     pub fn of(name: impl Into<String>, capabilities: Vec<String>) -> Self {
-        Self { name: name.into(), capabilities, is_reachable: true, waits_for: None, scope: TaskScope::All }
+        Self { name: name.into(), capabilities, presence: Presence::Here, waits_for: None, scope: TaskScope::All }
     }
 
     pub(super) fn as_candidate(&self) -> Candidate<'_> {

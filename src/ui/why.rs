@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use completed::worktree_location;
 
 use super::command_form::shell_word;
-use super::task_context::{ClaimCandidate, TaskContext, TeamCondition};
+use super::task_context::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
 use crate::domain::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
@@ -234,10 +234,14 @@ fn reserved_for(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
 fn stopped_members_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let can_claim = |one: &&ClaimCandidate| one.as_candidate().suits(task);
     let fit: Vec<&ClaimCandidate> = context.candidates.iter().filter(can_claim).collect();
-    if fit.is_empty() || fit.iter().any(|one| one.is_reachable) {
+    if fit.is_empty() || fit.iter().any(|one| one.presence == Presence::Here) {
         return None;
     }
-    let names = one_line(&fit.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", "));
+    let name = |one: &&ClaimCandidate| {
+        let start = if one.presence == Presence::NextLaunch { " (starts at the next launch)" } else { "" };
+        format!("{}{start}", one.name)
+    };
+    let names = one_line(&fit.iter().map(name).collect::<Vec<_>>().join(", "));
     let text = format!("Every teammate that could do it is stopped: {names}.");
     Some(reason("stopped", text).hint("to stop the team: `brigade stop`\nto start it again: `brigade up`"))
 }
@@ -428,8 +432,8 @@ fn ready_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let claimable = |candidate: &ClaimCandidate, task: &Task| -> Option<ClaimObstacle> {
         find_claim_obstacle(task, &candidate.as_candidate(), context.view, context.now)
     };
-    let reachable = context.candidates.iter().filter(|one| one.is_reachable);
-    let fit: Vec<&ClaimCandidate> = reachable.filter(|one| claimable(one, task).is_none()).collect();
+    let present = context.candidates.iter().filter(|one| one.presence == Presence::Here);
+    let fit: Vec<&ClaimCandidate> = present.filter(|one| claimable(one, task).is_none()).collect();
     let waiting = |one: &&ClaimCandidate| Some(format!("{} waits for {}", one.name, one.waits_for.as_deref()?));
     let waiting: Vec<String> = fit.iter().filter_map(waiting).collect();
     if !fit.is_empty() && waiting.len() == fit.len() {
@@ -569,8 +573,11 @@ mod tests {
             explained(ready(), 1, |_| {}),
             explained(ready(), 2, |_| {}),
             explained(ready(), 2, |context| context.candidates.clear()),
-            explained(ready(), 1, |context| context.candidates.iter_mut().for_each(|one| one.is_reachable = false)),
-            explained(ready(), 1, |context| context.candidates[0].is_reachable = false),
+            explained(ready(), 1, |context| {
+                context.candidates.iter_mut().for_each(|one| one.presence = Presence::Stopped);
+                context.candidates[1].presence = Presence::NextLaunch;
+            }),
+            explained(ready(), 1, |context| context.candidates[0].presence = Presence::Stopped),
             explained(vec![reserved_and_unfit], 1, |_| {}),
             explained(vec![task(1, Pending, &[6])], 1, |_| {}),
             explained(vec![], 6, |_| {}),

@@ -48,6 +48,30 @@ fn workspace_inside_another_is_pointed_out() {
 }
 
 #[test]
+fn member_that_does_not_run_is_named_with_its_start() {
+    let workspace = TestWorkspace::with_idle_team(1);
+    let _up = workspace.start(&["up", "--headless"]);
+    let row = |number: usize| workspace.json(&["team"])["members"][number].clone();
+    wait_until("the member reports", || row(0)["phase"] == "idle");
+    let in_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+
+    workspace.write_team(2, "");
+    assert_eq!((&row(1)["name"], &row(1)["waiting_for"]), (&"m2".into(), &"the next launch".into()));
+    workspace.run(&["tasks", "add", "One", "--for", "m2", "--description", "```sh\ntrue\n```"]);
+    let why = in_one_line(&workspace.run(&["why", "1"]).out);
+    assert!(why.contains("is stopped: m2 (starts at the next launch)"), "{why}");
+    let send = workspace.run(&["send", "m2", "Hello"]);
+    assert!(send.code == Some(1) && in_one_line(&send.err).contains("and starts at the next launch"), "{send:?}");
+
+    workspace.run(&["stop", "m1"]);
+    wait_until("the member stops", || row(0)["phase"] == "stopped");
+    assert_ne!(row(0)["waiting_for"], "the next launch");
+    let send = workspace.run(&["send", "m1", "Hello"]);
+    let later = "m1 is stopped, and reads it later: the next launch starts it again";
+    assert!(send.code == Some(0) && in_one_line(&send.err).contains(later), "{send:?}");
+}
+
+#[test]
 fn invalid_request_file_blocks_no_command() {
     let workspace = TestWorkspace::with_team(1, "## One\n```sh\ntrue\n```\n");
     workspace.run(&["tasks", "import", "plan.md"]);
