@@ -41,7 +41,7 @@ impl Exit {
         match self {
             Self::Done => "done",
             Self::Unfinished => {
-                "the command was refused, tasks failed, are blocked or are pending, or `done_when` failed"
+                "the command was refused, tasks failed or are left, `done_when` failed, or the lead asks you"
             }
             Self::Usage => "usage or config error, also a wrong server, key or model",
             Self::BudgetSpent => {
@@ -69,6 +69,7 @@ impl From<RunVerdict> for Exit {
             RunVerdict::TasksUnfinished
             | RunVerdict::GoalNotMet
             | RunVerdict::GoalIgnored
+            | RunVerdict::QuestionOpen
             | RunVerdict::SessionFailed
             | RunVerdict::LeadershipLost => Self::Unfinished,
             RunVerdict::WrongModelSetting => Self::Usage,

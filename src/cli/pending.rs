@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::error::CliResult;
 use crate::domain::approval::RequestKind;
+use crate::domain::name::LEAD;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::state_note::StateNote;
 use crate::domain::team_spec::{Isolation, TeamSpec};
@@ -32,6 +33,7 @@ pub fn pending_view(pending: &PendingForPerson) -> PendingView {
         plans: ids(RequestKind::PlanApproval),
         reviews: ids(RequestKind::Review),
         permissions: ids(RequestKind::Permission),
+        lead_asks: pending.questions.iter().any(|question| question.from == LEAD),
         team_branch: None,
     }
 }

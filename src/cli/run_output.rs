@@ -466,9 +466,8 @@ impl RunOutput {
         self.flush();
         let outcome = summary::RunOutcome {
             error: team.error.clone(),
-            pending,
             usage: usage.into(),
-            ..self.summary.outcome(&self.team, view)
+            ..self.summary.outcome(&self.team, view).with_pending(pending)
         };
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {

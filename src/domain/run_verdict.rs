@@ -27,8 +27,19 @@ pub enum TeamEnd {
 pub struct UnplannedGoal {
     /// A sentence with the reason.
     pub reason: String,
-    /// True if the lead did not answer the goal in words either. An answer in words may be all that a goal needs.
-    pub is_ignored: bool,
+    /// The lead's answer to it.
+    pub answer: GoalAnswer,
+}
+
+/// The lead's answer to a goal that it created no tasks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoalAnswer {
+    /// It gave none.
+    Nothing,
+    /// It answered in words, which may be all that the goal needs.
+    Words,
+    /// It asked the person a question that is not answered yet.
+    Question,
 }
 
 /// The facts about a run at its end.
@@ -57,6 +68,8 @@ pub enum RunVerdict {
     GoalNotMet,
     /// The lead neither planned the goal nor answered it in words.
     GoalIgnored,
+    /// The lead did not plan the goal, and waits for the person's answer to its question.
+    QuestionOpen,
     /// An error kept the session from its work.
     SessionFailed,
     /// The team was stopped with work or mail pending.
@@ -123,8 +136,10 @@ impl<'a> RunFacts<'a> {
         let counts = self.task_counts;
         if self.goal.is_some_and(|goal| !goal.met) {
             RunVerdict::GoalNotMet
-        } else if self.unplanned.is_some_and(|goal| goal.is_ignored) {
+        } else if self.unplanned.is_some_and(|goal| goal.answer == GoalAnswer::Nothing) {
             RunVerdict::GoalIgnored
+        } else if self.unplanned.is_some_and(|goal| goal.answer == GoalAnswer::Question) {
+            RunVerdict::QuestionOpen
         } else if counts.failed + counts.blocked + counts.pending > 0 {
             RunVerdict::TasksUnfinished
         } else {
@@ -172,8 +187,9 @@ mod tests {
     fn verdict_names_error_before_goal_before_tasks() {
         let task_counts = counts(1, 0, 0, 0);
         let goal = |met| GoalCheck { met, evidence: String::new() };
-        let unplanned = |is_ignored| UnplannedGoal { reason: String::new(), is_ignored };
-        let (missed, passed, ignored, answered) = (goal(false), goal(true), unplanned(true), unplanned(false));
+        let unplanned = |answer| UnplannedGoal { reason: String::new(), answer };
+        let (missed, passed) = (goal(false), goal(true));
+        let [ignored, answered, asked] = [GoalAnswer::Nothing, GoalAnswer::Words, GoalAnswer::Question].map(unplanned);
         let none = RunFacts::default();
         for (facts, stopped, over) in [
             (
@@ -189,6 +205,7 @@ mod tests {
             ),
             (RunFacts { unplanned: Some(&ignored), ..none }, RunVerdict::Interrupted, RunVerdict::GoalIgnored),
             (RunFacts { unplanned: Some(&answered), ..none }, RunVerdict::Interrupted, RunVerdict::Done),
+            (RunFacts { unplanned: Some(&asked), ..none }, RunVerdict::Interrupted, RunVerdict::QuestionOpen),
         ] {
             assert_eq!(facts.verdict(TeamEnd::Interrupted), stopped, "{facts:?}");
             assert_eq!(facts.verdict(TeamEnd::SessionOver), over, "{facts:?}");

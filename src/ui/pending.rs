@@ -21,6 +21,9 @@ pub struct PendingView {
     /// The ids of permission requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<String>,
+    /// True if a question of the lead waits for the person's answer.
+    #[serde(skip)]
+    pub lead_asks: bool,
     /// The commands that take the merged work over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub team_branch: Option<String>,

@@ -3,7 +3,8 @@
 use super::text::first_line;
 use crate::domain::event::{EventKind, GOAL_TOOL};
 use crate::domain::name::LEAD;
-use crate::domain::run_verdict::UnplannedGoal;
+use crate::domain::pending_questions::trailing_question;
+use crate::domain::run_verdict::{GoalAnswer, UnplannedGoal};
 
 /// The lead's planning of a goal.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +61,11 @@ impl Planning {
         let end = if why.ends_with('…') { "" } else { "." };
         Some(UnplannedGoal {
             reason: format!("The lead created no tasks for the goal{why}{end}"),
-            is_ignored: self.has_answered && self.lead_text.is_none(),
+            answer: match &self.lead_text {
+                Some(text) if trailing_question(text).is_some() => GoalAnswer::Question,
+                None if self.has_answered => GoalAnswer::Nothing,
+                _ => GoalAnswer::Words,
+            },
         })
     }
 }

@@ -241,6 +241,7 @@ mod tests {
         assert!(text.contains("no tasks for the goal: its model: Connection refused; asked again."), "{text}");
         let text = closing(vec![refused(), said()], true);
         assert!(text.contains("no tasks for the goal. It said last: Which database?"), "{text}");
+        assert!(text.contains("waits for your answer: `brigade send lead TEXT`"), "{text}");
         let said_more = EventKind::Said { teammate: LEAD.into(), task: None, text: "Hello.\nWhich database?".into() };
         assert!(closing(vec![said_more], true).contains("It said last: Hello. … ("));
         // A completed task of an earlier run is no result of this goal.

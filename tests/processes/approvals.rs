@@ -148,16 +148,39 @@ fn plan_first_member_writes_only_after_approval() {
     assert!(!workspace.join("early.txt").exists());
 }
 
+/// A turn of the lead that asks the person by mail.
+fn asks_person() -> Value {
+    json!({ "call": [{ "tool": "send_message", "input": { "to": "human", "content": "Which database?" } }] })
+}
+
+#[test]
+fn run_is_unfinished_if_lead_asks_in_place_of_plan() {
+    let team = "durability = \"process\"\n[teams.crew]\ngoal = \"Move it\"\n[teams.crew.lead]\nprovider = \"scripted\"\n\
+                model = \"lead.json\"\n[[teams.crew.members]]\nname = \"ada\"\nprovider = \"runbook\"\n";
+    let mail_then_text = json!([asks_person(), { "say": "I wait." }]);
+    for (goal, exit) in [
+        (mail_then_text, 1),
+        (json!([{ "say": "I see two.\nWhich database?" }]), 1),
+        (json!([{ "say": "It is moved already." }]), 0),
+    ] {
+        let workspace = TestWorkspace::new();
+        workspace.write("brigade.toml", team);
+        workspace.write("lead.json", &json!({ "goal": goal }).to_string());
+        let run = workspace.run(&["run"]);
+        assert_eq!(run.code, Some(exit), "{run:?}");
+        let hint = "The lead waits for your answer: `brigade send lead TEXT`";
+        assert_eq!(run.out.contains(hint), exit == 1, "{run:?}");
+    }
+}
+
 #[test]
 fn lead_question_is_shown_with_answer_command() {
     let workspace = TestWorkspace::new();
-    let ask =
-        |to: &str| json!({ "call": [{ "tool": "send_message", "input": { "to": to, "content": "Which database?" } }] });
     let script = |first: Value| json!({ "goal": [first, { "say": "I wait." }], "mail": [{ "say": "I take it." }] });
     let team = "[teams.crew]\ngoal = \"Move it\"\n[teams.crew.lead]\nprovider = \"scripted\"\nmodel = \"lead.json\"\n\
                 [[teams.crew.members]]\nname = \"ada\"\nprovider = \"runbook\"\n";
     workspace.write("brigade.toml", &format!("durability = \"process\"\n{team}"));
-    for first in [ask("human"), json!({ "say": "I see two. Which database?" })] {
+    for first in [asks_person(), json!({ "say": "I see two. Which database?" })] {
         let has_mail = first["say"].is_null();
         let mut script = script(first);
         if !has_mail {

@@ -7,7 +7,7 @@ use anstyle::Style;
 
 use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
 use crate::domain::event::GoalResult;
-use crate::domain::run_verdict::RunAchievement;
+use crate::domain::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ui::command_form::CommandForm;
 use crate::ui::evidence::caveat_sentences;
@@ -97,6 +97,10 @@ fn status_style(task: &TaskOutcome) -> Style {
 fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(Style, String)> {
     let achievement = outcome.facts().achievement();
     let mut sentences = vec![achievement_sentence(achievement, outcome)];
+    if let RunAchievement::UnplannedGoal(UnplannedGoal { answer: GoalAnswer::Question, .. }) = achievement {
+        let how = "The lead waits for your answer: `brigade send lead TEXT`, then launch the team again.";
+        sentences.push((WARN, how.to_owned()));
+    }
     // If tasks failed or are left, a passed check of the goal is no success: its sentence comes last.
     let mut passed_check = None;
     if let Some(goal) = &outcome.goal {

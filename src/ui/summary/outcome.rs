@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::domain::dependencies;
 use crate::domain::event::{GoalCheck, TaskCounts};
-use crate::domain::run_verdict::{RunFacts, UnplannedGoal};
+use crate::domain::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transcript::Usage;
 use crate::ports::BoardView;
@@ -119,6 +119,17 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
+    /// Adds the items that wait for the person. A question in a message is an answer to the goal too.
+    #[must_use]
+    pub fn with_pending(mut self, pending: PendingView) -> Self {
+        if pending.lead_asks
+            && let Some(goal) = &mut self.unplanned
+        {
+            goal.answer = GoalAnswer::Question;
+        }
+        Self { pending, ..self }
+    }
+
     /// Returns the facts that decide about verdict and achievement.
     pub fn facts(&self) -> RunFacts<'_> {
         RunFacts {
