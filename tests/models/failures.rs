@@ -215,7 +215,10 @@ async fn endless_response_is_bounded() {
     let text =
         final_failure(vec![head(), begun, ServerAction::Endless(chunk(format!("data: {words}\n\n").as_bytes()), 0)])
             .await;
-    assert!(text.contains("an answer of more than 8428032 bytes"), "{text}");
+    assert!(text.contains("an answer of more than 68000 bytes; `output_tokens_max` is 77"), "{text}");
+    let ping = chunk(format!("event: ping\ndata: \"{}\"\n\n", "x".repeat(10_000)).as_bytes());
+    let pings = final_failure(vec![head(), ServerAction::Endless(ping, 0)]).await;
+    assert!(pings.contains("an answer of more than 8428032 bytes"), "{pings}");
     let error = vec![
         ServerAction::Send(b"HTTP/1.1 500 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()),
         ServerAction::Endless(chunk(&[b'x'; 64 * 1024]), 0),

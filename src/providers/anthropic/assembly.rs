@@ -43,6 +43,8 @@ const CONTENT_FIELDS: [&str; 4] = ["text", "thinking", "data", "signature"];
 #[derive(Debug, Default)]
 pub struct MessageAssembler {
     blocks: BTreeMap<u64, PartialBlock>,
+    /// The bytes of all blocks. A block that starts again counts again.
+    content_bytes: usize,
     usage: Option<Usage>,
     /// True if the server reported a counter that is not a number.
     is_miscounted: bool,
@@ -160,6 +162,11 @@ impl MessageAssembler {
         self.is_repeating
     }
 
+    /// Returns the number of bytes in all blocks so far.
+    pub fn content_bytes(&self) -> usize {
+        self.content_bytes
+    }
+
     /// Ends the answer if its last block is a call that it has made [`SAME_CALLS_MAX`] times.
     fn check_repetition(&mut self) {
         let Some(last) = self.blocks.values().next_back().filter(|block| block.kind() == "tool_use") else { return };
@@ -197,6 +204,11 @@ impl MessageAssembler {
         listener.on_usage(*used);
     }
 
+    fn count_content(&mut self, bytes: usize, listener: &dyn Listener) {
+        self.content_bytes += bytes;
+        listener.on_bytes(bytes);
+    }
+
     fn begin(&mut self, start: EventFields, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let EventFields { index: Some(index), content_block: Some(start), .. } = start else {
             return Err(ProtocolError::Invalid(
@@ -204,7 +216,7 @@ impl MessageAssembler {
             ));
         };
         let block = PartialBlock { start, ..PartialBlock::default() };
-        listener.on_bytes(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum());
+        self.count_content(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum(), listener);
         if block.kind() == "text" && !block.start_text("text").is_empty() {
             listener.on_text(block.start_text("text"));
         }
@@ -217,8 +229,8 @@ impl MessageAssembler {
         EventFields { index, delta, .. }: EventFields,
         listener: &dyn Listener,
     ) -> Result<(), ProtocolError> {
+        self.count_content(delta.bytes(), listener);
         let block = self.block_mut(index)?;
-        listener.on_bytes(delta.bytes());
         block.thinking.push_str(delta.thinking.as_deref().unwrap_or(""));
         block.json.push_str(delta.partial_json.as_deref().unwrap_or(""));
         block.signature = delta.signature.or(block.signature.take());

@@ -42,6 +42,10 @@ const CLAUDE_WINDOW_TOKENS: u64 = 200_000;
 /// The longest answer as sent, in bytes: this, and `TOKEN_BYTES_MAX` (an event with one token) for each allowed output token.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const TOKEN_BYTES_MAX: usize = 512;
+/// The longest content of an answer, in bytes: this, and `TOKEN_CONTENT_BYTES_MAX` for each allowed output token. Most tokens have
+/// about 4 bytes. Encrypted thinking has more.
+const CONTENT_BYTES_MAX: usize = 64 * 1024;
+const TOKEN_CONTENT_BYTES_MAX: usize = 32;
 /// The longest part of an error that is read, in bytes.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 
@@ -225,7 +229,13 @@ impl Anthropic {
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
         let request_id = errors::request_id(response.headers());
-        let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(request.output_tokens_max as usize);
+        let tokens_max = request.output_tokens_max as usize;
+        let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(tokens_max);
+        let content_bytes_max = CONTENT_BYTES_MAX + TOKEN_CONTENT_BYTES_MAX.saturating_mul(tokens_max);
+        let too_long = |bytes_max: usize| {
+            let text = format!("sent an answer of more than {bytes_max} bytes; `output_tokens_max` is {tokens_max}");
+            ModelError::Final(text)
+        };
         let mut reader = SseReader::default();
         let mut assembler = MessageAssembler::default();
         let mut bytes = 0;
@@ -239,7 +249,7 @@ impl Anthropic {
             listener.on_activity();
             bytes += piece.as_ref().len();
             if bytes > bytes_max {
-                return Err(ModelError::Final(format!("sent an answer of more than {bytes_max} bytes")));
+                return Err(too_long(bytes_max));
             }
             let events = reader
                 .feed(piece.as_ref())
@@ -249,6 +259,9 @@ impl Anthropic {
                 assembler
                     .process_event(&event, &listener)
                     .map_err(|error| protocol_error(error, request_id.clone()))?;
+                if assembler.content_bytes() > content_bytes_max {
+                    return Err(too_long(content_bytes_max));
+                }
             }
         }
         listener.end();
