@@ -72,6 +72,16 @@ fn member_that_does_not_run_is_named_with_its_start() {
 }
 
 #[test]
+fn owner_in_other_case_is_refused_with_meant_name() {
+    let workspace = TestWorkspace::with_idle_team(1);
+    let add = workspace.run(&["tasks", "add", "One", "--for", "M1"]);
+    assert!(add.code == Some(1) && add.err.contains("did you mean `m1`?"), "{add:?}");
+    assert_eq!(workspace.run(&["tasks", "add", "One", "--for", "m1"]).code, Some(0));
+    assert_eq!(workspace.run(&["tasks", "update", "1", "--for", "other"]).code, Some(0), "another program's agent");
+    assert_eq!(workspace.run(&["tasks", "update", "1", "--for", ""]).code, Some(0));
+}
+
+#[test]
 fn invalid_request_file_blocks_no_command() {
     let workspace = TestWorkspace::with_team(1, "## One\n```sh\ntrue\n```\n");
     workspace.run(&["tasks", "import", "plan.md"]);

@@ -5,6 +5,7 @@ use super::show::document;
 use crate::cli::arguments::{ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::{NewTask, TaskId};
 use crate::domain::transition::{Actor, TaskEdit};
@@ -41,9 +42,9 @@ pub struct TaskOptions {
 
 impl TaskOptions {
     /// Returns the options as an edit.
-    pub(super) fn edit(self) -> CliResult<TaskEdit> {
+    pub(super) async fn edit(self, context: &Context) -> CliResult<TaskEdit> {
         if let Some(owner) = self.owner.as_deref().filter(|owner| !owner.is_empty()) {
-            acting_name(owner)?;
+            check_owner(owner, &members::all_names(context).await)?;
         }
         Ok(TaskEdit {
             description: self.description.map(text_or_stdin).transpose()?,
@@ -55,6 +56,20 @@ impl TaskOptions {
             add_blocked_by: self.after,
             ..TaskEdit::default()
         })
+    }
+}
+
+/// Refuses a reserved name, and a teammate's name in another case: claims compare names exactly. Other names may belong to agents of
+/// other programs.
+fn check_owner(owner: &str, teammates: &[String]) -> CliResult<()> {
+    acting_name(owner)?;
+    let meant = teammates.iter().find(|name| name.eq_ignore_ascii_case(owner));
+    match meant.filter(|name| *name != owner) {
+        Some(name) => {
+            let message = format!("cannot reserve the task for `{owner}`: there is no such teammate");
+            Err(CliError::refused(message).hint(format!("did you mean `{name}`?")))
+        }
+        None => Ok(()),
     }
 }
 
@@ -74,7 +89,7 @@ pub struct Add {
 impl Add {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
-        let edit = self.options.edit()?;
+        let edit = self.options.edit(context).await?;
         let task = NewTask {
             subject: self.subject,
             description: edit.description.unwrap_or_default(),

@@ -54,7 +54,7 @@ impl Update {
             subject: self.subject,
             remove_blocked_by: self.not_after,
             add_blocks: self.before,
-            ..self.options.edit()?
+            ..self.options.edit(context).await?
         };
         if edit == TaskEdit::default() {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
