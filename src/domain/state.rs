@@ -236,12 +236,16 @@ impl SharedState {
         };
         let desired_word = word("desired_state");
         let desired = desired_word.as_deref().and_then(Mode::from_word);
+        let set_by = word("setBy").map(SetBy::from_word).unwrap_or_default();
+        // Brigade sets only `pause`. For another state these fields are those of an earlier change: its author left them as they were.
+        let is_outdated = set_by == SetBy::Brigade && desired.is_some_and(|mode| mode != Mode::Pause);
+        let (set_by, note) = if is_outdated { Default::default() } else { (set_by, word("note").unwrap_or_default()) };
         Self {
             desired: desired.unwrap_or(Mode::Pause),
             unknown_desired: if desired.is_none() { desired_word } else { None },
             current: word("current_state").as_deref().and_then(Mode::from_word).unwrap_or(Mode::Pause),
-            set_by: word("setBy").map(SetBy::from_word).unwrap_or_default(),
-            note: word("note").unwrap_or_default(),
+            set_by,
+            note,
             document,
             merged_report: None,
             is_new: false,
@@ -431,6 +435,21 @@ mod tests {
         let ended = set_by_person.merge(&set(Mode::Pause, Some(Mode::RunOnce)), UnixMs(2));
         assert_eq!(ended.desired, Mode::Continuous);
         assert_eq!(set_by_person.merge(&set(Mode::Pause, Some(Mode::Continuous)), UnixMs(2)).desired, Mode::Pause);
+    }
+
+    #[test]
+    fn note_of_end_is_outdated_after_change_by_hand() {
+        let parsed = |desired: &str, by: SetBy| {
+            let by = by.as_word().to_owned();
+            let file = format!(r#"{{"desired_state":"{desired}","setBy":"{by}","note":"run_once is done"}}"#);
+            let SharedState { set_by, note, document, .. } = SharedState::parse(file.as_bytes()).unwrap();
+            assert!(document.to_line().contains("run_once is done"), "the file stays as it is");
+            (set_by, note)
+        };
+        let note = || "run_once is done".to_owned();
+        assert_eq!(parsed("pause", SetBy::Brigade), (SetBy::Brigade, note()));
+        assert_eq!(parsed("continuous", SetBy::Brigade), (SetBy::default(), String::new()));
+        assert_eq!(parsed("continuous", SetBy::Person), (SetBy::Person, note()));
     }
 
     #[test]
