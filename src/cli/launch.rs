@@ -255,7 +255,7 @@ impl LaunchArguments {
 }
 
 /// Refuses a goal of the command line, or a cleanup session, for a lead without a model: it would be ignored.
-fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime) -> CliResult<()> {
+pub(in crate::cli) fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime) -> CliResult<()> {
     let is_cleanup =
         matches!(lifetime, Lifetime::Session(Mode::RunCleanup) | Lifetime::FollowState(Some(Mode::RunCleanup)));
     let (action, alternative) = match goal.filter(|goal| !goal.trim().is_empty()) {

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::context::Context;
 use super::error::CliResult;
-use super::launch::mode_parser;
+use super::launch::{Lifetime, check_lead_has_model, mode_parser};
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
@@ -31,9 +31,14 @@ impl State {
     /// Shows or sets the desired state.
     ///
     /// # Errors
-    /// The state file cannot be read or written.
+    /// The state file cannot be read or written, or the lead cannot follow the state.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let is_set = self.mode.is_some();
+        if self.mode == Some(Mode::RunCleanup)
+            && let Some(team) = RunningTeam::of(context).await?.spec(&context.location)
+        {
+            check_lead_has_model(&team, None, Lifetime::FollowState(self.mode))?;
+        }
         // A command that only shows something writes nothing.
         let stores = context.stores(if is_set { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         let state = match self.mode {

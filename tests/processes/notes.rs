@@ -82,6 +82,22 @@ fn owner_in_other_case_is_refused_with_meant_name() {
 }
 
 #[test]
+fn cleanup_state_without_model_is_refused() {
+    let workspace = TestWorkspace::with_idle_team(1);
+    let state = workspace.run(&["state", "run_cleanup"]);
+    assert!(state.code == Some(2) && state.err.contains("cannot lead a cleanup session"), "{state:?}");
+    assert!(!workspace.join("agent_state.json").exists());
+    // Another program can still set it.
+    workspace.write("agent_state.json", r#"{"desired_state": "run_cleanup"}"#);
+    let mut up = workspace.start(&["up", "--headless"]);
+    wait_until("the session is over", || workspace.state()["desired_state"] == "pause");
+    up.signal("INT");
+    assert_eq!(up.code(), Some(0));
+    let log = up.output_so_far();
+    assert!(log.contains("it has no model and cannot lead a cleanup session"), "{log}");
+}
+
+#[test]
 fn invalid_request_file_blocks_no_command() {
     let workspace = TestWorkspace::with_team(1, "## One\n```sh\ntrue\n```\n");
     workspace.run(&["tasks", "import", "plan.md"]);

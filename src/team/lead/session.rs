@@ -13,6 +13,7 @@ use super::summary::{failures, members_by_reason, report_prompt, session_facts, 
 use crate::agents::AgentServices;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::EventKind;
+use crate::domain::name::LEAD;
 use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -142,11 +143,15 @@ impl Session {
             ..SessionProgress::default()
         };
         services.events.record(EventKind::SessionStarted { session: self.number, mode });
-        if mode == Mode::RunCleanup
-            && let Some(lead) = lead.filter(|lead| lead.is_usable())
-        {
-            let text = format!("<goal>{}</goal>", services.spec.prompts.cleanup.trim());
-            self.prompts.send(lead, PromptKind::Goal, text);
+        if mode == Mode::RunCleanup {
+            match lead {
+                Some(lead) if lead.is_usable() => {
+                    let text = format!("<goal>{}</goal>", services.spec.prompts.cleanup.trim());
+                    self.prompts.send(lead, PromptKind::Goal, text);
+                }
+                Some(_) => {}
+                None => services.events.warn(LEAD, "it has no model and cannot lead a cleanup session"),
+            }
         }
     }
 
