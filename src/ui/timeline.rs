@@ -206,7 +206,9 @@ impl Timeline {
                 self.add_task(*task, subject);
                 self.add_name(by);
             }
-            EventKind::TaskChanged { by, .. } | EventKind::TaskDeleted { by, .. } => self.add_name(by),
+            EventKind::TaskChanged { by: name, .. }
+            | EventKind::TaskDeleted { by: name, .. }
+            | EventKind::MessageSent { from: name, .. } => self.add_name(name),
             // A later start of this teammate gets a line.
             EventKind::TeammateStopped { teammate, .. } => {
                 self.known_members.remove(teammate);
@@ -601,6 +603,16 @@ mod tests {
         let event = NewEvent::from(EventKind::TaskChanged { task, status, by }).number(1, UnixMs(0));
         let line = timeline.push(&event) + &timeline.finish();
         assert!(anstream::adapter::strip_str(&line).to_string().contains("outside  sets #3 to failed"), "{line}");
+    }
+
+    #[test]
+    fn name_of_sender_is_not_cut() {
+        let mut timeline = Timeline::new(80, false);
+        timeline.add_members(["ann"]);
+        let [from, to, message, about] = ["human", "ann", "m-1", "Hello"].map(str::to_owned);
+        let event = NewEvent::from(EventKind::MessageSent { from, to, message, about }).number(1, UnixMs(0));
+        let line = timeline.push(&event) + &timeline.finish();
+        assert!(anstream::adapter::strip_str(&line).to_string().contains("human  to ann: Hello"), "{line}");
     }
 
     #[test]

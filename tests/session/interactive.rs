@@ -272,9 +272,9 @@ fn session_compacts_and_watches_teammates() {
     let mut session = TestSession::scripted(&model_with_calls(&[]), Some(&lead));
     session.wait_until("the command has ended", |shown| shown.contains("session 1 is over"));
     for (typed, said) in [
-        ("/compact", "lead  context compacted"),
+        ("/compact", "lead   context compacted"),
         ("/compact", "nothing to compact"),
-        ("/compact ada", "ada   context compacted"),
+        ("/compact ada", "ada    context compacted"),
         ("/compact bob", "bob uses the `runbook` provider"),
         ("/compact ghost", "there is no member `ghost`; members: ada, bob, lead"),
         (
