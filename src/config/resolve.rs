@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::diagnostics::{InvalidValue, Problem, SourceFile};
 use super::file::{ConfigFile, SpannedValue, TeamTable, Value, checked_text};
 use super::permissions::RULE_KEYS;
-use super::settings;
+use super::settings::{self, Setting, ValueKind};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::permission::Permissions;
@@ -175,6 +175,8 @@ impl Resolver<'_> {
         let budget = self.budget(&prices, &lead, &members);
         let notify = self.notify();
         let writable = self.writable();
+        self.show_unset("", settings::TEAM_SETTINGS);
+        self.show_unset("", &[settings::WRITABLE]);
         let spec = TeamSpec {
             name: team_name?,
             goal,
@@ -211,6 +213,19 @@ impl Resolver<'_> {
 
     pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
         self.values.push(ResolvedValue { key: key.into(), value: value.into(), source: source.clone() });
+    }
+
+    /// Shows the settings that no source has, and that have no default.
+    fn show_unset(&mut self, prefix: &str, settings: &[Setting]) {
+        for setting in settings {
+            let key = format!("{prefix}{}", setting.key);
+            match setting.kind {
+                ValueKind::Table(inner) => self.show_unset(&format!("{key}."), inner),
+                ValueKind::Tables(_) | ValueKind::Named(_) => {}
+                _ if self.values.iter().any(|value| value.key == key) => {}
+                _ => self.show(key, serde_json::Value::Null, &Source::Default),
+            }
+        }
     }
 
     /// Returns the value of `key` from the first source that has one.

@@ -69,6 +69,9 @@ fn config_sources_apply_in_precedence_order() {
     assert_eq!(source_of(&resolved, "goal"), ("workspace".into(), Source::File { path: file, line: 2 }));
     assert_eq!(source_of(&resolved, "limits.idle_timeout_ms"), (60_000.into(), Source::Default));
     assert_eq!(source_of(&resolved, "limits.idle_shutdown_ms"), (0.into(), Source::Default));
+    for unset in ["plan", "deny", "lead.pass_env", "budget.usd", "notify.url", "writable"] {
+        assert_eq!(source_of(&resolved, unset), (serde_json::Value::Null, Source::Default), "{unset}");
+    }
 
     let workspace = workspace.variable("BRIGADE_GOAL", "variable").variable("BRIGADE_TURNS_MAX", "7");
     let resolved = workspace.team(&TeamFlags::default()).unwrap();
