@@ -11,6 +11,7 @@ use super::running_team::RunningTeam;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
+use crate::domain::worktree_name::team_branch;
 use crate::ports::StoreError;
 use crate::service;
 use crate::service::approvals::{Responder, current_approvals};
@@ -250,10 +251,14 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
     with_summary(context, is_summary, diff).unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
 }
 
-/// The ref of the branch that the work of the team goes into.
+/// The ref of the branch that the work of the team, or of the config's only team, goes into.
 pub(super) fn target_ref(context: &Context, team: Option<&str>) -> String {
-    let team = context.location.team_if_valid(team).or_else(|| context.location.team_if_valid(None));
-    team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()))
+    let branch = match (context.location.team_if_valid(team), team) {
+        (Some(spec), _) => spec.target_branch(),
+        (None, Some(team)) => team_branch(team),
+        (None, None) => return "HEAD".to_owned(),
+    };
+    format!("refs/heads/{branch}")
 }
 
 /// A coloured diff after its summary, or only the summary. `read` returns the summary of a width, or for `None` the patch.

@@ -44,6 +44,10 @@ fn task_diff_shows_work_before_and_after_merge() {
     let diff = || workspace.run(&["tasks", "diff", "1"]);
     wait_until("the work has begun", || diff().out.contains("+BEGIN"));
     wait_until("the new file is there", || diff().err.contains("1 new file not committed yet: new.txt"));
+    let config = workspace.read("brigade.toml");
+    workspace.write("brigade.toml", &config.replace("crew", "other"));
+    assert!(diff().out.contains("+BEGIN"), "the team of the worktree is no longer in the config: {:?}", diff());
+    workspace.write("brigade.toml", &config);
     fs::write(&open, "").unwrap();
     wait_until("the run ends", || run.has_ended());
     let merged = diff();

@@ -6,7 +6,6 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::cli::pager::page_answer;
-use crate::cli::running_team::RunningTeam;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::worktree_name::WorktreeName;
 use crate::sandbox::filter::own_program_path;
@@ -37,9 +36,7 @@ impl Diff {
     /// There is no such task, it has no worktree and no commit, or git fails.
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let task = context.board(OpenMode::ReadOnly).await?.get(self.id).await?;
-        let team = RunningTeam::of(context).await.ok().and_then(|running_team| running_team.team);
-        let target = target_ref(context, team.as_deref());
-        let (text, new_files) = self.diff(context, &task, &target)?;
+        let (text, new_files) = self.diff(context, &task)?;
         let data = serde_json::json!({ "diff": text, "new_files": new_files });
         let answer = context.output.answer(&data, || text.clone())?;
         let note = (!new_files.is_empty()).then(|| {
@@ -53,7 +50,7 @@ impl Diff {
     ///
     /// # Errors
     /// The task has neither, or git fails.
-    fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
+    fn diff(&self, context: &Context, task: &Task) -> CliResult<(String, Vec<String>)> {
         let workspace = context.location.workspace()?;
         // Programs get the patch as git prints it.
         let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| {
@@ -64,9 +61,9 @@ impl Diff {
             return Ok((shown(&diff)?, Vec::new()));
         }
         // Another program may have written any path.
-        let folder = task.worktree.as_ref().filter(|folder| WorktreeName::of_folder(folder).is_some());
-        let folder = folder.map(|folder| workspace.join(folder)).filter(|folder| folder.is_dir());
-        let Some(folder) = folder else {
+        let worktree = task.worktree.as_deref().and_then(WorktreeName::of_folder);
+        let worktree = worktree.map(|name| (workspace.join(name.folder()), name.team));
+        let Some((folder, team)) = worktree.filter(|(folder, _)| folder.is_dir()) else {
             if task.worktree.is_some() && task.status == TaskStatus::Completed {
                 return Ok(("no file was changed\n".to_owned(), Vec::new()));
             }
@@ -76,7 +73,9 @@ impl Diff {
             );
         };
         let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: None };
-        let diff = |columns| Ok(GitRepository::worktree_diff(&folder, target, columns, drivers())?);
+        // The config may have other teams by now.
+        let target = target_ref(context, Some(&team));
+        let diff = |columns| Ok(GitRepository::worktree_diff(&folder, &target, columns, drivers())?);
         Ok((shown(&diff)?, GitRepository::untracked_files(&folder, drivers())?))
     }
 }
