@@ -597,16 +597,18 @@ fn worktree_state_follows_the_work() {
 #[test]
 fn lost_claim_ends_wait_for_merge_queue() {
     let until = |file: &str| format!("until test -e $(git rev-parse --git-common-dir)/../{file}; do sleep 0.05; done");
-    let (first, second) = (until("first-may-end"), until("second-may-end"));
+    let (first, work, second) = (until("first-may-end"), until("second-may-begin"), until("second-may-end"));
     let workspace = repository(&format!(
-        "## First\nverify: {first}\n```sh\necho 1 > one.txt\n```\n## Second\nverify: {second}\n```sh\necho 2 > two.txt\n```\n"
+        "## First\nverify: {first}\n```sh\necho 1 > one.txt\n```\n## Second\nverify: {second}\n```sh\n{work}\necho 2 > two.txt\n```\n"
     ));
     workspace.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
     let mut run = workspace.start(&["run", "crew"]);
     let count = |kind: &str, tool: &str| {
         workspace.events().iter().filter(|event| event["kind"] == kind && event["tool"] == tool).count()
     };
-    wait_until("one is in the queue, and the other verifies before it", || count("tool_started", "verify") == 2);
+    wait_until("the first is in the queue", || count("tool_started", "verify") == 1);
+    workspace.write("second-may-begin", "");
+    wait_until("the other verifies before it", || count("tool_started", "verify") == 2);
     workspace.write("second-may-end", "");
     wait_until("the other waits for the queue", || count("tool_finished", "verify") == 1);
     let waits = workspace.events().into_iter().rev().find(|event| event["kind"] == "tool_finished").unwrap();
