@@ -96,8 +96,8 @@ impl TeamHandle {
     }
 
     /// Returns true if the lead has a model that answers prompts; a `runbook` lead answers none.
-    pub fn lead_is_llm(&self) -> bool {
-        self.live.lead_is_llm
+    pub fn lead_has_model(&self) -> bool {
+        self.live.lead_has_model
     }
 
     /// Returns a receiver of the models' output from now on, while it is streamed. It is bounded: a slow receiver loses pieces
@@ -129,7 +129,7 @@ impl TeamHandle {
 /// The status of all members. The lead updates it; front ends read it at any time.
 pub struct LiveStatus {
     rows: Mutex<StatusRows>,
-    lead_is_llm: bool,
+    lead_has_model: bool,
     stop_timeout: Duration,
 }
 
@@ -150,8 +150,8 @@ pub(super) struct StatusRows {
 impl LiveStatus {
     /// Creates the status of a team whose members have not reported yet.
     pub(super) fn of(spec: &TeamSpec) -> Self {
-        let (lead_is_llm, stop_timeout) = (spec.lead.has_model(), spec.limits.stop_timeout);
-        let live = Self { rows: Mutex::default(), lead_is_llm, stop_timeout };
+        let (lead_has_model, stop_timeout) = (spec.lead.has_model(), spec.limits.stop_timeout);
+        let live = Self { rows: Mutex::default(), lead_has_model, stop_timeout };
         spec.members.iter().for_each(|member| live.add_member(member));
         live
     }
@@ -229,8 +229,8 @@ impl TeamControl for TeamControlHandle {
         names
     }
 
-    fn lead_is_llm(&self) -> bool {
-        self.live.lead_is_llm
+    fn lead_has_model(&self) -> bool {
+        self.live.lead_has_model
     }
 
     fn reviewer(&self, author: &Name, required: &str) -> String {
@@ -240,6 +240,6 @@ impl TeamControl for TeamControlHandle {
             capabilities,
             report: rows.teammates.get(name.as_str()).map(Arc::as_ref),
         });
-        choose_reviewer(required, author.as_str(), members, self.live.lead_is_llm)
+        choose_reviewer(required, author.as_str(), members, self.live.lead_has_model)
     }
 }

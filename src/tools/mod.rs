@@ -217,7 +217,7 @@ pub trait TeamControl: Send + Sync {
     fn members(&self) -> Vec<Name>;
 
     /// Returns true if the lead has a model that decides. For a `runbook` lead, the person decides.
-    fn lead_is_llm(&self) -> bool;
+    fn lead_has_model(&self) -> bool;
 
     /// Selects the reviewer of `author`'s work: another member with a model and the role or capability `required`, idle ones
     /// first. Without such a member it is the lead, or the person if the lead is `runbook`.

@@ -25,7 +25,7 @@ impl TypedTool for SubmitPlan {
         check_not_empty("plan", &self.plan)?;
         // A `runbook` lead decides nothing, so the person answers.
         let (to, recipient) =
-            if context.team_control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
+            if context.team_control.lead_has_model() { (LEAD, "the lead") } else { (HUMAN, "the person") };
         let about = held_subject(context).await?;
         let from = context.caller.name.as_str();
         let outbox = context.outbox();

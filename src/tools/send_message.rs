@@ -35,7 +35,7 @@ impl TypedTool for SendMessage {
         outbox.send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
         let claim = *context.caller.claim.borrow();
         // A lead without a model answers nothing.
-        let is_answered = context.team_control.lead_is_llm() || !self.to.trim().eq_ignore_ascii_case(LEAD);
+        let is_answered = context.team_control.lead_has_model() || !self.to.trim().eq_ignore_ascii_case(LEAD);
         if let Some(claim) = claim
             && is_answered
             && is_question(&self.content)

@@ -89,7 +89,7 @@ impl ApprovalChecks {
             HUMAN => request.kind != RequestKind::Shutdown,
             // A cancelled request is not approved.
             SYSTEM => !answer.approve,
-            LEAD => self.setup.lead_is_llm,
+            LEAD => self.setup.lead_has_model,
             member if request.kind == RequestKind::Shutdown => member == request.to,
             member => self.setup.review == Some(Reviewer::Role) && member == self.reviewer,
         }
@@ -119,7 +119,7 @@ impl ApprovalChecks {
         let is_by_rule = match (reviewer, answer.by.as_str()) {
             (_, HUMAN) => true,
             (Reviewer::Human, _) => false,
-            (Reviewer::Lead | Reviewer::Role, LEAD) => self.setup.lead_is_llm,
+            (Reviewer::Lead | Reviewer::Role, LEAD) => self.setup.lead_has_model,
             (Reviewer::Lead, _) => false,
             (Reviewer::Role, member) => member == self.reviewer,
         };

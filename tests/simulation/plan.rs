@@ -8,7 +8,7 @@ pub struct Setup {
     pub tasks: u64,
     pub budget: Option<Allowance>,
     /// True if the lead is a model; otherwise it is a runbook.
-    pub lead_is_llm: bool,
+    pub lead_has_model: bool,
     /// The reviewer of completions.
     pub review: Option<Reviewer>,
     /// True if the first member submits its plans first.
@@ -178,7 +178,7 @@ impl Plan {
             members: rng.usize(2..=3),
             tasks: rng.u64(1..=tasks_max),
             budget: (rng.u8(..odds) == 0).then(|| allowance(&mut rng)),
-            lead_is_llm: rng.u8(..odds) == 0,
+            lead_has_model: rng.u8(..odds) == 0,
             review: [Some(Reviewer::Role), Some(Reviewer::Lead), Some(Reviewer::Human)]
                 .get(rng.usize(..2 * usize::from(odds)))
                 .copied()

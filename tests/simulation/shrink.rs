@@ -38,7 +38,7 @@ pub fn shrink_steps(plan: &Plan, fails: impl Fn(&Plan) -> bool) -> Plan {
 pub fn shrink_setup(plan: Plan, fails: impl Fn(&Plan) -> bool) -> Plan {
     let parts: [fn(&mut Setup); 4] = [
         |setup| setup.budget = None,
-        |setup| setup.lead_is_llm = false,
+        |setup| setup.lead_has_model = false,
         |setup| setup.review = None,
         |setup| setup.plan_first = false,
     ];
@@ -80,9 +80,9 @@ fn shrinking_keeps_only_needed_steps() {
     let steps = (0..20).map(|ms| PlannedAction { wait_ms: ms, action: Action::JumpClock { ms: 0 } }).collect();
     let plan = Plan { steps, ..Plan::of(1) };
     let has = |plan: &Plan, ms: u64| plan.steps.iter().any(|step| step.wait_ms == ms);
-    let setup = Setup { lead_is_llm: true, plan_first: true, ..plan.setup };
+    let setup = Setup { lead_has_model: true, plan_first: true, ..plan.setup };
     let simpler = shrink_setup(Plan { setup, ..plan.clone() }, |plan| plan.setup.plan_first);
-    assert!(simpler.setup.plan_first && !simpler.setup.lead_is_llm);
+    assert!(simpler.setup.plan_first && !simpler.setup.lead_has_model);
     let least = shrink_steps(&plan, |plan| has(plan, 3) && has(plan, 17));
     assert_eq!(least.steps.iter().map(|step| step.wait_ms).collect::<Vec<_>>(), [3, 17]);
 }

@@ -459,10 +459,10 @@ impl World {
             ..Limits::default()
         };
         let setup = self.plan.setup;
-        let lead = if setup.lead_is_llm { model(LEAD) } else { ModelSpec::runbook() };
+        let lead = if setup.lead_has_model { model(LEAD) } else { ModelSpec::runbook() };
         let team = TeamSpec {
             limits,
-            goal: setup.lead_is_llm.then(|| "Make it good".to_owned()),
+            goal: setup.lead_has_model.then(|| "Make it good".to_owned()),
             review: setup.review.map(|reviewer| match reviewer {
                 Reviewer::Role => REVIEWER_ROLE.to_owned(),
                 Reviewer::Lead => LEAD.to_owned(),

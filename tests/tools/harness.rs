@@ -53,7 +53,7 @@ impl TeamControl for Members {
     fn members(&self) -> Vec<Name> {
         self.0.lock().unwrap().clone()
     }
-    fn lead_is_llm(&self) -> bool {
+    fn lead_has_model(&self) -> bool {
         self.1
     }
     fn reviewer(&self, author: &Name, what: &str) -> String {
@@ -111,13 +111,13 @@ pub async fn harness() -> TestTools {
 }
 
 /// A team whose lead is a model or a runbook.
-pub async fn harness_with(lead_is_llm: bool) -> TestTools {
+pub async fn harness_with(lead_has_model: bool) -> TestTools {
     let folder = tempfile::tempdir().unwrap();
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::default());
     let names: Vec<Name> = ["alice", "bob"].map(|name| Name::new(name).unwrap()).into();
     let stores = memory::stores(Arc::clone(&clock), broadcast::channel(16).0);
     stores.mailbox.open_inboxes(&names).await.unwrap();
-    let team_control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_is_llm));
+    let team_control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_has_model));
     let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &team_control);
     let (alice, bob, lead) = (member("alice", "coder"), member("bob", "tester"), member("lead", "lead"));
     TestTools { stores: stores.clone(), alice, bob, lead, folder }

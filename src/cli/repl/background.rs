@@ -50,7 +50,7 @@ struct JobContext {
     screen: Printer,
     empty_line: Arc<Mutex<EmptyLine>>,
     /// True if the lead has a model, so that it reads lines without a name.
-    lead_is_llm: bool,
+    lead_has_model: bool,
 }
 
 /// The jobs of an interactive session.
@@ -64,8 +64,8 @@ pub struct Jobs {
 
 impl Jobs {
     /// No jobs yet. Commands run in `context`.
-    pub fn new(context: Context, screen: Printer, empty_line: Arc<Mutex<EmptyLine>>, lead_is_llm: bool) -> Self {
-        let job_context = JobContext { context, screen, empty_line, lead_is_llm };
+    pub fn new(context: Context, screen: Printer, empty_line: Arc<Mutex<EmptyLine>>, lead_has_model: bool) -> Self {
+        let job_context = JobContext { context, screen, empty_line, lead_has_model };
         Self { context: job_context, running: JoinSet::new(), is_polling: false, next_poll: None }
     }
 
@@ -175,7 +175,7 @@ impl JobContext {
             OpenQuestion { text, answer_prefix, how }
         };
         let questions = waiting.questions.iter().map(|question| {
-            let is_heard = self.lead_is_llm && question.from == LEAD;
+            let is_heard = self.lead_has_model && question.from == LEAD;
             let (answer_prefix, how) = if is_heard {
                 (String::new(), "type your answer")
             } else {

@@ -57,7 +57,7 @@ enum ReplEvent {
 /// The state of an interactive session between two events.
 pub struct EventLoop {
     /// True if the lead has a model that answers.
-    lead_is_llm: bool,
+    lead_has_model: bool,
     live: Arc<LiveStatus>,
     commands: mpsc::Sender<TeamCommand>,
     screen: Printer,
@@ -78,11 +78,11 @@ impl EventLoop {
     /// The loop of an interactive session with this team.
     pub fn new(context: Context, team: &TeamHandle, screen: Printer, empty_line: Arc<Mutex<EmptyLine>>) -> Self {
         Self {
-            lead_is_llm: team.lead_is_llm(),
+            lead_has_model: team.lead_has_model(),
             output: context.output,
             live: Arc::clone(team.live()),
             commands: team.commands(),
-            jobs: Jobs::new(context, screen.clone(), Arc::clone(&empty_line), team.lead_is_llm()),
+            jobs: Jobs::new(context, screen.clone(), Arc::clone(&empty_line), team.lead_has_model()),
             speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colors()))]),
             screen,
             streamed: None,
@@ -188,7 +188,7 @@ impl EventLoop {
     }
 
     fn greet(&self) {
-        let to_lead = if self.lead_is_llm { "TEXT goes to the lead, " } else { "" };
+        let to_lead = if self.lead_has_model { "TEXT goes to the lead, " } else { "" };
         self.screen.note(&format!("{to_lead}`@NAME TEXT` to a teammate; `/help` shows the commands, Ctrl-D ends"));
     }
 
@@ -307,7 +307,7 @@ impl EventLoop {
         match line {
             Input::Nothing => {}
             Input::To { names, text } => return Some(names.into_iter().map(|name| send(name, text.clone())).collect()),
-            Input::ToLead(_) if !self.lead_is_llm => {
+            Input::ToLead(_) if !self.lead_has_model => {
                 self.screen.note("the lead has no model and cannot answer; `@NAME TEXT` writes to a teammate, `/help` shows the commands");
             }
             Input::ToLead(text) => return Some(vec![send(LEAD.to_owned(), text)]),
