@@ -406,16 +406,19 @@ impl Approvals {
         self.reviews_of_attempt(work).last().is_some_and(Request::is_approved)
     }
 
-    /// The reviews that `holder` requested in the attempt before the current one, if the current attempt continues it.
+    /// The reviews that `holder` requested in the attempt before the current one, if the current attempt continues it. A power cut can
+    /// undo a claim, and the next claim then has its number again: only the last claim with that number counts.
     pub fn continued_reviews(&self, holder: &str, task: &Task) -> impl Iterator<Item = &Request> {
         let former = task.attempt.saturating_sub(1);
         let is_continued = former >= task.first_continued_attempt();
-        self.about(task.id).filter(move |request| {
-            is_continued
-                && request.kind == RequestKind::Review
-                && request.from.eq_ignore_ascii_case(holder)
-                && request.about.as_ref().is_some_and(|about| about.attempt == former)
-        })
+        let of_holder = move |request: &&Request| {
+            is_continued && request.kind == RequestKind::Review && request.from.eq_ignore_ascii_case(holder)
+        };
+        let claimed_at = move |request: &Request| {
+            request.about.as_ref().filter(|about| about.attempt == former).map(|about| about.claimed_at)
+        };
+        let last = self.about(task.id).filter(of_holder).filter_map(claimed_at).last();
+        self.about(task.id).filter(of_holder).filter(move |request| last.is_some() && claimed_at(request) == last)
     }
 
     /// The last review of this work: of the same commit or, without a commit, of the same attempt.
@@ -592,6 +595,13 @@ mod tests {
         assert_eq!(approved("bob", &Task { attempt: 3, ..first.clone() }), (false, true), "another claim in between");
         assert_eq!(approved("bob", &Task { reopened_after: 1, ..next.clone() }), (false, false));
         let failed = FailedAttempt { attempt: 1, owner: "bob".into(), reason: "red".into() };
-        assert_eq!(approved("bob", &Task { failed_attempts: vec![failed], ..next }), (false, false), "retried");
+        assert_eq!(approved("bob", &Task { failed_attempts: vec![failed], ..next.clone() }), (false, false), "retried");
+        // A power cut undid the first claim.
+        let again = ReviewSubject { claimed_at: UnixMs(9), ..ReviewSubject::of(&first, None) };
+        let review =
+            Request { about: Some(again), ..Request::new("r2", RequestKind::Review, "bob", "carol", UnixMs(9)) };
+        approvals.record(review).unwrap();
+        let ids: Vec<&str> = approvals.continued_reviews("bob", &next).map(|request| request.id.as_str()).collect();
+        assert_eq!(ids, ["r2"]);
     }
 }
