@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::testkit::process::{Process, WAIT_TIME_MAX, command};
-use crate::testkit::seeds::{PROCESS_CHECKS, run_in_threads};
+use crate::testkit::seeds::{PROCESS_CHECKS_AT_ONCE, run_in_threads};
 
 /// The setup that the commands of a page assume, by the second word of their blocks.
 const PRELUDES: &[(&str, &str)] = &[
@@ -142,7 +142,7 @@ fn run_page(page: &Path, script: &str) {
 #[test]
 fn commands_of_pages_run_from_top_to_bottom() {
     let count = AtomicUsize::new(0);
-    run_in_threads(PROCESS_CHECKS, pages(), |page| {
+    run_in_threads(PROCESS_CHECKS_AT_ONCE, pages(), |page| {
         let (script, blocks) = script_of(&fs::read_to_string(&page).unwrap());
         if blocks > 0 {
             run_page(&page, &script);

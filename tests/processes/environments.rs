@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 use crate::testkit::process::ProcessOutput;
-use crate::testkit::seeds::{PROCESS_CHECKS, run_in_threads};
+use crate::testkit::seeds::{PROCESS_CHECKS_AT_ONCE, run_in_threads};
 use crate::testkit::workspace::TestWorkspace;
 
 const COMMANDS: [&[&str]; 11] = [
@@ -79,7 +79,7 @@ fn broken_config_error_names_problem() {
         (format!("{MEMBER}provider = \"magic\""), "runbook"),
         (format!("{MEMBER}[[teams.y.members]]\nname = \"b\""), "cannot choose a team"),
     ];
-    run_in_threads(PROCESS_CHECKS, &broken, |(text, expected)| {
+    run_in_threads(PROCESS_CHECKS_AT_ONCE, &broken, |(text, expected)| {
         let workspace = TestWorkspace::new();
         workspace.write("brigade.toml", text);
         for command in [&["run"][..], &["up", "--headless"]] {
@@ -126,7 +126,7 @@ fn closed_or_full_output_stream_loses_no_work() {
         ("brigade run | true", 0),
         ("brigade run --output-format stream-json | head -1", 0),
     ];
-    run_in_threads(PROCESS_CHECKS, runs, |(line, code)| {
+    run_in_threads(PROCESS_CHECKS_AT_ONCE, runs, |(line, code)| {
         let (workspace, answer) = in_shell(line, |_| {});
         assert_eq!(answer.code, Some(code), "{line}: {answer:?}");
         assert!(workspace.all_are("completed"), "{line}: {:#?}", workspace.tasks());
@@ -185,7 +185,7 @@ fn workspace_with_odd_folder_name_works() {
         b"$(touch evil)`;&|",
         "Größe✓".as_bytes(),
     ];
-    run_in_threads(PROCESS_CHECKS, names, |name| {
+    run_in_threads(PROCESS_CHECKS_AT_ONCE, names, |name| {
         let workspace = TestWorkspace::named(OsStr::from_bytes(name));
         let folder_name = OsString::from(OsStr::from_bytes(name));
         for command in

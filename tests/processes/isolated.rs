@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use crate::testkit::process::{ProcessOutput, git, wait_until};
-use crate::testkit::seeds::{PROCESS_CHECKS, run_in_threads};
+use crate::testkit::seeds::{PROCESS_CHECKS_AT_ONCE, run_in_threads};
 use crate::testkit::workspace::TestWorkspace;
 
 /// The number of kills, each one event later.
@@ -306,7 +306,7 @@ fn retry_killed_at_any_call_of_git_is_completed() {
     let (first, step) = if is_full { (1, 3) } else { (fastrand::usize(1..=9), 9) };
     let last = AtomicUsize::new(usize::MAX);
     let calls = (first..).step_by(step).take_while(|call| *call < last.load(Ordering::Relaxed));
-    run_in_threads(PROCESS_CHECKS, calls, |call| {
+    run_in_threads(PROCESS_CHECKS_AT_ONCE, calls, |call| {
         if !survives_kill_before(call) {
             last.fetch_min(call, Ordering::Relaxed);
         }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Checks with processes that run at once. They wait most of the time.
-pub const PROCESS_CHECKS: usize = 4;
+/// The checks that run at once if each starts processes: they wait most of the time.
+pub const PROCESS_CHECKS_AT_ONCE: usize = 4;
 
 /// The number in this variable of the environment.
 pub fn number(variable: &str) -> Option<u64> {
