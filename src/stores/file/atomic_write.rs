@@ -35,7 +35,7 @@ static IN_FLIGHT: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::defaul
 /// Creates or replaces the file `name` in `folder`. After a crash it has either `bytes` or its old content.
 ///
 /// With [`Durability::Power`] the new content is durable on return. Callers that hold a lock use [`StagedFile`] and
-/// [`super::group_sync`] instead.
+/// [`super::sync`] instead.
 ///
 /// # Errors
 /// [`crate::ports::StoreError::Io`]; the old file is unchanged.
@@ -118,6 +118,11 @@ impl<'a> StagedFile<'a> {
     /// The path until [`StagedFile::commit`].
     pub fn temporary_path(&self) -> &Path {
         &self.temporary_path
+    }
+
+    /// The path after [`StagedFile::commit`].
+    pub fn final_path(&self) -> &Path {
+        &self.final_path
     }
 
     /// Makes the bytes durable, but not the name.

@@ -1,7 +1,7 @@
 //! The stores in plain files of the workspace, over the file-system port. Stores do not know each other.
 //!
 //! Shared parts: [`atomic_write`] replaces whole files, [`exchange_file`] replaces files that other programs also write,
-//! [`append_file`] appends to logs, and [`group_sync`] makes writes durable.
+//! [`append_file`] appends to logs, and [`sync`] makes writes durable.
 
 pub mod append_file;
 pub mod atomic_write;
@@ -9,7 +9,6 @@ pub mod board;
 pub mod events;
 pub mod exchange_file;
 pub mod format;
-pub mod group_sync;
 pub mod ledger;
 pub mod links;
 pub mod mailbox;
@@ -17,6 +16,7 @@ pub mod open;
 pub mod roster;
 pub mod stable_value;
 pub mod state;
+pub mod sync;
 pub mod transcripts;
 pub mod watch;
 pub mod workers;

@@ -21,6 +21,9 @@ pub use real::RealFileSystem;
 /// A lock held until this is dropped, or the process ends.
 pub type HeldLock = Box<dyn Any + Send + Sync>;
 
+/// A file that stays open until this is dropped.
+pub type OpenFile = Box<dyn Any + Send + Sync>;
+
 /// The longest wait for a lock that another process holds.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -138,6 +141,12 @@ pub trait FileSystem: Send + Sync {
 
     /// Renames a file, and replaces the file at `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Opens the file at `path`, so that the disk frees it only when the result is dropped, even if it is replaced before. `None` if it
+    /// cannot be opened.
+    fn keep_open(&self, _path: &Path) -> Option<OpenFile> {
+        None
+    }
 
     /// Renames a file to an unused name; `AlreadyExists` if `to` exists.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::locks::{OwnLock, is_current_file};
-use super::{FileStamp, FileSystem, FolderWatch, HeldLock, ReadEach, WatchEvents};
+use super::{FileStamp, FileSystem, FolderWatch, HeldLock, OpenFile, ReadEach, WatchEvents};
 use crate::platform::{self, PlainFile};
 use crate::ports::WaitLimit;
 
@@ -147,6 +147,11 @@ impl FileSystem for RealFileSystem {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn keep_open(&self, path: &Path) -> Option<OpenFile> {
+        let PlainFile { file, .. } = platform::open_plain_file(path).ok()?;
+        Some(Box::new(file))
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {

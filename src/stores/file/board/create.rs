@@ -11,7 +11,7 @@ use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CreateBatch, PlannedBatch};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::failed;
-use crate::stores::file::group_sync::SyncRequest;
+use crate::stores::file::sync::SyncRequest;
 
 use super::paths::{RECORD_BYTES_MAX, applied_name, batch_name};
 use super::store::BoardFiles;
@@ -51,7 +51,7 @@ impl BoardFiles {
             let Some(ids) = ids else {
                 continue;
             };
-            self.queue.sync(pending)?;
+            self.sync(&pending)?;
             if let Some((first, last)) = record {
                 self.apply_record(first, last)?;
             }
@@ -71,7 +71,7 @@ impl BoardFiles {
         self.durable_records.lock().remove(&name);
         applied?;
         let files = (first.0..=last.0).map(|id| self.folder.join(TaskId(id).file_name())).collect();
-        self.queue.sync(SyncRequest { files, folders: vec![self.folder.clone()] })?;
+        self.sync(&SyncRequest { files, folders: vec![self.folder.clone()] })?;
         let _ = self.files.remove(&self.folder.join(applied_name(first, last)));
         Ok(())
     }
@@ -87,7 +87,7 @@ impl BoardFiles {
             Some((first, last)) => (batch_name(first, last), record_text(&planned.created)?),
         };
         let file = StagedFile::write(self.files.as_ref(), &self.folder, &name, bytes.as_bytes())?;
-        self.queue.sync(SyncRequest { files: vec![file.temporary_path().to_owned()], folders: Vec::new() })?;
+        self.sync(&SyncRequest { files: vec![file.temporary_path().to_owned()], folders: Vec::new() })?;
         Ok(PreparedFile { planned, file })
     }
 }

@@ -26,7 +26,7 @@ impl BoardFiles {
     /// [`crate::ports::StoreError::Io`].
     pub fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         let (task, pending) = self.transact(|transaction| transaction.delete(id, by))?;
-        self.queue.sync(pending)?;
+        self.sync(&pending)?;
         if let Err(error) = self.finish_delete(id) {
             tracing::warn!(task = id.0, %error, "cannot remove the deleted task from other tasks; the next start repairs that");
         }
@@ -35,7 +35,7 @@ impl BoardFiles {
 
     fn finish_delete(&self, id: TaskId) -> StoreResult<()> {
         let (is_unreferenced, pending) = self.transact(|transaction| Ok(transaction.remove_references(id)))?;
-        self.queue.sync(pending)?;
+        self.sync(&pending)?;
         if is_unreferenced {
             self.transact(|transaction| transaction.remove_deleted_file(id))?;
         }

@@ -10,9 +10,11 @@
 //! | `change_feed`, `folder_scan`, `index` | the changed files, their reading, and the tasks in memory |
 //! | `suspect` | invalid files that another program may still be writing |
 //! | `transaction` | writes under the lock |
+//! | `change_queue` | changes of concurrent callers in one transaction |
 //! | `create`, `delete`, `recover` | calls of several writes, and their completion after an interruption |
 
 mod change_feed;
+mod change_queue;
 mod create;
 mod delete;
 mod folder_scan;

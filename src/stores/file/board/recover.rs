@@ -12,7 +12,7 @@ use crate::domain::task::{Task, TaskId};
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{self, DependentChanges, LinkChange};
 use crate::stores::file::atomic_write::sweep_temporaries;
-use crate::stores::file::group_sync::SyncRequest;
+use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed, is_foreign_entry, move_aside};
 
 use super::index::IndexEntry;
@@ -68,7 +68,7 @@ impl Transaction<'_> {
         if !self.board.is_durable_record(name) {
             // The record must be durable before any of its tasks.
             let files = vec![self.board.folder.join(name)];
-            self.board.queue.sync(SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
+            self.board.sync(&SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
         }
         self.put_missing(tasks)?;
         match self.board.durability {
@@ -135,7 +135,7 @@ impl Transaction<'_> {
 
     /// Waits until everything that this transaction wrote is durable.
     fn make_durable(&mut self) -> StoreResult<()> {
-        self.board.queue.sync(std::mem::take(&mut self.pending))
+        self.board.sync(&std::mem::take(&mut self.pending))
     }
 
     fn finish_deleted(&mut self, id: TaskId) -> StoreResult<()> {
@@ -163,7 +163,7 @@ impl Transaction<'_> {
                 })
                 .collect();
             let files = finished.into_iter().map(|id| self.board.folder.join(id.file_name())).collect();
-            self.board.queue.sync(SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
+            self.board.sync(&SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
             self.write_dependents(&changes);
         }
         Ok(())

@@ -16,10 +16,11 @@ use crate::ports::{
     BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
 use crate::stores::board_engine::{self, BoardLookup};
-use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
+use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
 
+use super::change_queue::{ChangeQueue, ChangeRequest};
 use super::folder_scan::BoardState;
 use super::paths::{LOCK_FILE, board_folder};
 use super::transaction::{Transaction, check_claim_space};
@@ -28,7 +29,7 @@ use super::transaction::{Transaction, check_claim_space};
 const REOPEN_STEPS_MAX: usize = 3;
 
 /// The progress of a change after one transaction.
-enum ChangeProgress {
+pub(super) enum ChangeProgress {
     /// It continues after the written part is durable.
     Continue,
     /// It is done.
@@ -44,7 +45,7 @@ pub struct BoardFiles {
     pub(super) durability: Durability,
     pub(super) renames_after_bytes: bool,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) queue: SyncQueue,
+    pub(super) change_queue: ChangeQueue,
     lock: PathBuf,
     changes: broadcast::Sender<StoreChange>,
     /// From the standard library: a call that panics poisons it, and the next call builds the state again.
@@ -99,7 +100,7 @@ impl BoardFiles {
     ) -> Self {
         Self {
             renames_after_bytes: files.renames_after_bytes(&folder),
-            queue: SyncQueue::new(Arc::clone(&files), durability),
+            change_queue: ChangeQueue::default(),
             lock: folder.join(LOCK_FILE),
             state: Mutex::new(BoardState::new(Arc::clone(&files), &folder)),
             files,
@@ -136,15 +137,20 @@ impl BoardFiles {
         let outcome = fs::locked_prepared(self.files.as_ref(), &self.lock, prepare, || {
             let mut transaction = Transaction::new(self, self.state());
             let outcome = transaction.begin().and_then(|()| act(&mut transaction));
-            let Transaction { pending, has_written, .. } = transaction;
-            (outcome, pending, has_written)
+            let Transaction { pending, replaced, has_written, .. } = transaction;
+            (outcome, pending, replaced, has_written)
         });
-        let (outcome, pending, has_written) = outcome.map_err(failed("lock", &self.lock))?;
+        let (outcome, pending, _replaced, has_written) = outcome.map_err(failed("lock", &self.lock))?;
         if has_written {
             // There may be no listener.
             let _ = self.changes.send(StoreChange::Board);
         }
         Ok((outcome?, pending))
+    }
+
+    /// Makes `request` durable. Blocks, so it is called without the lock, except where [`super::recover`] documents it.
+    pub(super) fn sync(&self, request: &SyncRequest) -> StoreResult<()> {
+        request.sync(&*self.files, self.durability)
     }
 
     /// See [`crate::ports::Board::view`].
@@ -237,7 +243,7 @@ impl BoardFiles {
             return;
         }
         let files = finished.iter().map(|id| self.folder.join(id.file_name())).collect();
-        if let Err(error) = self.queue.sync(SyncRequest { files, folders: vec![self.folder.clone()] }) {
+        if let Err(error) = self.sync(&SyncRequest { files, folders: vec![self.folder.clone()] }) {
             return tracing::warn!(%error, "cannot make completions durable; the next start updates their dependents");
         }
         finished.into_iter().for_each(|id| self.release_dependents(id));
@@ -269,9 +275,10 @@ impl BoardFiles {
         let mut steps_left = REOPEN_STEPS_MAX;
         loop {
             steps_left -= 1;
-            let (progress, pending) =
-                self.transact(|transaction| transaction.change(id, change, by, steps_left == 0))?;
-            self.queue.sync(pending)?;
+            let is_last_step = steps_left == 0;
+            let request = ChangeRequest { id, change: change.clone(), by: by.clone(), is_last_step };
+            let (progress, pending) = self.change_together(request)?;
+            self.sync(&pending)?;
             match progress {
                 ChangeProgress::Continue => {}
                 ChangeProgress::Done(task) => return Ok(task),
@@ -338,14 +345,15 @@ impl Transaction<'_> {
         self.state.task(id).map(|task| Task::clone(&task))
     }
 
-    fn change(&mut self, id: TaskId, change: &Change, by: &Actor, is_last: bool) -> StoreResult<ChangeProgress> {
-        let task = self.reload_task(id)?;
+    pub(super) fn change(&mut self, request: &ChangeRequest) -> StoreResult<ChangeProgress> {
+        let ChangeRequest { id, change, by, is_last_step } = request;
+        let task = self.reload_task(*id)?;
         let planned = board_engine::change(self.index(), &task, change, by, self.now)?;
         if matches!(change, Change::Edit(_)) {
             check_claim_space(&planned.task)?;
         }
         let mut tasks = self.apply_changes(&planned.before)?;
-        if matches!(change, Change::Reopen) && !tasks.is_empty() && !is_last {
+        if matches!(change, Change::Reopen) && !tasks.is_empty() && !is_last_step {
             // A power cut could keep the reopened task but lose the links of its dependents.
             self.put_tasks(tasks)?;
             return Ok(ChangeProgress::Continue);
@@ -356,7 +364,7 @@ impl Transaction<'_> {
             tasks.extend(self.apply_changes(&planned.after)?);
         }
         self.put_tasks(tasks)?;
-        let task = Task::clone(&*self.state.task(id)?);
+        let task = Task::clone(&*self.state.task(*id)?);
         // The completed file unblocks the others, which may still name it.
         let has_named_dependents = is_completing && !planned.after.is_empty();
         Ok(if has_named_dependents { ChangeProgress::Completed(task) } else { ChangeProgress::Done(task) })

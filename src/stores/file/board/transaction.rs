@@ -14,9 +14,9 @@ use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CLAIM_BYTES_MAX, DependentChanges, LinkChange, TASK_BYTES_MAX};
 use crate::stores::file::atomic_write::StagedFile;
-use crate::stores::file::group_sync::SyncRequest;
+use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
-use crate::stores::fs::FileKind;
+use crate::stores::fs::{FileKind, OpenFile};
 
 use super::folder_scan::BoardState;
 use super::index::Index;
@@ -29,6 +29,9 @@ const INVALID_AHEAD_MAX: u64 = 100_000;
 
 /// The largest watermark file, in bytes: one number and a newline.
 const WATERMARK_BYTES_MAX: u64 = 64;
+
+/// The most replaced files that are kept open.
+const REPLACED_MAX: usize = 8;
 
 /// A task file that is written under a temporary name.
 pub(super) struct StagedTask<'a> {
@@ -44,13 +47,16 @@ pub(super) struct Transaction<'a> {
     pub(super) now: UnixMs,
     /// The files that must be durable before the call returns. The caller of the transaction waits for them.
     pub(super) pending: SyncRequest,
+    /// Replaced files, which the disk frees without the lock: that takes longer than their replacement.
+    pub(super) replaced: Vec<OpenFile>,
     /// True if anything changed on disk.
     pub(super) has_written: bool,
 }
 
 impl<'a> Transaction<'a> {
     pub(super) fn new(board: &'a BoardFiles, state: MutexGuard<'a, BoardState>) -> Self {
-        Self { board, state, now: board.clock.now(), pending: SyncRequest::default(), has_written: false }
+        let now = board.clock.now();
+        Self { board, state, now, pending: SyncRequest::default(), replaced: Vec::new(), has_written: false }
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -109,6 +115,9 @@ impl<'a> Transaction<'a> {
 
     /// Renames a staged file to its final name.
     pub(super) fn commit(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
+        if self.replaced.len() < REPLACED_MAX {
+            self.replaced.extend(self.board.files.keep_open(file.final_path()));
+        }
         let temporary = file.temporary_name().to_owned();
         self.state.feed.expect_rename(&temporary);
         if let Err(error) = file.commit() {

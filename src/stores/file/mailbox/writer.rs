@@ -9,7 +9,7 @@ use tokio::sync::broadcast::Sender;
 
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
 use crate::ports::{StoreChange, StoreError, StoreResult};
-use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
+use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileStamp;
 
@@ -19,7 +19,6 @@ use super::{INBOX_BYTES_MAX, TAKEN_BYTES_MAX};
 /// Appends messages to inboxes.
 pub(super) struct InboxWriter {
     folder: Arc<InboxFolder>,
-    sync: SyncQueue,
     changes: Sender<StoreChange>,
     /// The inboxes whose file name this process made durable, each with its inode.
     durable_inodes: Mutex<HashMap<String, u64>>,
@@ -27,12 +26,7 @@ pub(super) struct InboxWriter {
 
 impl InboxWriter {
     pub fn new(folder: Arc<InboxFolder>, changes: Sender<StoreChange>) -> Self {
-        Self {
-            sync: SyncQueue::new(Arc::clone(&folder.files), folder.durability),
-            folder,
-            changes,
-            durable_inodes: Mutex::default(),
-        }
+        Self { folder, changes, durable_inodes: Mutex::default() }
     }
 
     /// Appends a message to the inbox of `to` and returns its new id.
@@ -103,6 +97,10 @@ impl InboxWriter {
         Ok(bytes.last().is_some_and(|byte| *byte != b'\n'))
     }
 
+    fn sync(&self, request: &SyncRequest) -> StoreResult<()> {
+        request.sync(&*self.folder.files, self.folder.durability)
+    }
+
     /// Makes the line durable, even if its file was taken in the meantime.
     fn make_durable(&self, name: &str, appended: &Appended) -> StoreResult<()> {
         if self.folder.durability == Durability::Process {
@@ -111,17 +109,17 @@ impl InboxWriter {
         let path = self.folder.inbox(name);
         if !appended.is_named && appended.has_taken {
             // The rename of the previous file must become durable before the new file's name.
-            self.sync.sync(SyncRequest { files: vec![], folders: vec![self.folder.taken.clone()] })?;
+            self.sync(&SyncRequest { files: vec![], folders: vec![self.folder.taken.clone()] })?;
         }
         let folders = if appended.is_named { vec![] } else { vec![self.folder.path.clone()] };
-        self.sync.sync(SyncRequest { files: vec![path.clone()], folders })?;
+        self.sync(&SyncRequest { files: vec![path.clone()], folders })?;
         if self.folder.stamp(&path)?.map(|stamp| stamp.inode) == appended.inode {
             self.durable_inodes.lock().extend(appended.inode.map(|inode| (name.to_owned(), inode)));
             return Ok(());
         }
         let files =
             self.folder.taken_files_of(name)?.into_iter().map(|(_, file)| self.folder.taken.join(file)).collect();
-        self.sync.sync(SyncRequest { files, folders: vec![self.folder.taken.clone(), self.folder.path.clone()] })
+        self.sync(&SyncRequest { files, folders: vec![self.folder.taken.clone(), self.folder.path.clone()] })
     }
 }
 

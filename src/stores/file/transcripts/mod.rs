@@ -21,7 +21,7 @@ use crate::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 
 use super::append_file::FileEnd;
-use super::group_sync::{SyncQueue, SyncRequest};
+use super::sync::SyncRequest;
 use super::{Durability, blocking, failed};
 use archive::Lines;
 
@@ -38,7 +38,6 @@ pub const LIVE_BYTES: u64 = 4 * 1024 * 1024;
 pub struct FileTranscripts {
     files: Arc<dyn FileSystem>,
     durability: Durability,
-    sync: SyncQueue,
     folder: PathBuf,
     live_bytes: u64,
     open: Mutex<HashMap<String, Arc<Mutex<OpenTranscript>>>>,
@@ -72,7 +71,6 @@ impl FileTranscripts {
         live_bytes: u64,
     ) -> Self {
         Self {
-            sync: SyncQueue::new(Arc::clone(&files), durability),
             folder: team_folder.join("transcripts"),
             open: Mutex::default(),
             quarantined: Mutex::default(),
@@ -146,7 +144,7 @@ impl FileTranscripts {
             return Ok(());
         }
         let folders = if is_named { vec![] } else { vec![self.folder.clone()] };
-        let synced = self.sync.sync(SyncRequest { files: vec![path], folders });
+        let synced = SyncRequest { files: vec![path], folders }.sync(&*self.files, self.durability);
         open.lock().finish_append(appended, synced.is_ok());
         synced
     }

@@ -1,0 +1,263 @@
+//! Changes of concurrent callers, made in one transaction.
+//!
+//! A lock that passes from one thread to another is unused until the other runs. So one caller at a time makes the changes of all callers
+//! that wait, in the order of their calls. Each caller then waits for the disk on its own thread.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+use parking_lot::Mutex;
+
+use crate::domain::task::TaskId;
+use crate::domain::transition::{Actor, Change};
+use crate::ports::StoreResult;
+use crate::stores::file::sync::SyncRequest;
+use crate::stores::fs::OpenFile;
+
+use super::store::{BoardFiles, ChangeProgress};
+
+/// One change of one task.
+pub(super) struct ChangeRequest {
+    pub(super) id: TaskId,
+    pub(super) change: Change,
+    pub(super) by: Actor,
+    /// True if the change must not be divided into several transactions.
+    pub(super) is_last_step: bool,
+}
+
+/// The callers whose changes are not made yet.
+#[derive(Default)]
+pub(super) struct ChangeQueue(Mutex<QueueState>);
+
+#[derive(Default)]
+struct QueueState {
+    waiting: Vec<WaitingCaller>,
+    /// True while one caller makes changes. Later callers wait for the next turn.
+    is_in_progress: bool,
+}
+
+struct WaitingCaller {
+    request: Arc<ChangeRequest>,
+    answers: Sender<Answer>,
+}
+
+/// The message to a waiting caller.
+enum Answer {
+    /// Its change was made or refused.
+    Outcome(Box<Outcome>),
+    /// It is its turn to make all waiting changes, with its own.
+    Turn,
+}
+
+struct Outcome {
+    progress: StoreResult<ChangeProgress>,
+    /// What the caller makes durable.
+    pending: SyncRequest,
+    /// The files that the caller frees by dropping them.
+    _replaced: Vec<OpenFile>,
+}
+
+impl ChangeQueue {
+    fn add(&self, caller: WaitingCaller) {
+        let mut state = self.0.lock();
+        state.waiting.push(caller);
+        if !state.is_in_progress {
+            state.start_turn();
+        }
+    }
+
+    fn take_all(&self) -> Vec<WaitingCaller> {
+        mem::take(&mut self.0.lock().waiting)
+    }
+}
+
+impl QueueState {
+    /// Tells the first caller to make all changes that wait.
+    fn start_turn(&mut self) {
+        // A waiting caller keeps its receiver, so it gets the message.
+        self.is_in_progress = self.waiting.first().is_some_and(|first| first.answers.send(Answer::Turn).is_ok());
+    }
+}
+
+/// A caller's turn to make the waiting changes. Its end, also by a panic, gives the answers and starts the next turn.
+struct Turn<'a> {
+    queue: &'a ChangeQueue,
+    /// The callers whose changes were made or refused. They get their answers without the lock, because each answer wakes a thread.
+    answered: Vec<(Sender<Answer>, Answer)>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        for (answers, answer) in self.answered.drain(..) {
+            // Every caller waits for its answer.
+            let _ = answers.send(answer);
+        }
+        self.queue.0.lock().start_turn();
+    }
+}
+
+impl BoardFiles {
+    /// Makes a change, together with those of other callers. Also returns what must become durable.
+    pub(super) fn change_together(&self, request: ChangeRequest) -> StoreResult<(ChangeProgress, SyncRequest)> {
+        let request = Arc::new(request);
+        let (sender, receiver) = mpsc::channel();
+        self.change_queue.add(WaitingCaller { request: Arc::clone(&request), answers: sender });
+        loop {
+            match receiver.recv() {
+                Ok(Answer::Turn) => self.make_waiting_changes()?,
+                Ok(Answer::Outcome(outcome)) => {
+                    let Outcome { progress, pending, .. } = *outcome;
+                    return Ok((progress?, pending));
+                }
+                // Another caller could not take the lock, or panicked.
+                Err(_) => return self.transact(|transaction| transaction.change(&request)),
+            }
+        }
+    }
+
+    fn make_waiting_changes(&self) -> StoreResult<()> {
+        let mut turn = Turn { queue: &self.change_queue, answered: Vec::new() };
+        let callers = self.change_queue.take_all();
+        let answered = &mut turn.answered;
+        self.transact(|transaction| {
+            for WaitingCaller { request, answers } in callers {
+                let outcome = Outcome {
+                    progress: transaction.change(&request),
+                    pending: mem::take(&mut transaction.pending),
+                    _replaced: mem::take(&mut transaction.replaced),
+                };
+                answered.push((answers, Answer::Outcome(Box::new(outcome))));
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use tokio::sync::broadcast::{self, Receiver};
+
+    use super::*;
+    use crate::domain::claim_queue::TaskScope;
+    use crate::domain::task::{NewTask, Task, TaskResult, TaskStatus};
+    use crate::domain::time::UnixMs;
+    use crate::domain::transition::ActorKind;
+    use crate::ports::{Claimant, Clock, Durability, StoreChange, StoreError, WaitLimit};
+    use crate::stores::file::board::BOARD_FOLDER;
+    use crate::stores::file::board::paths::LOCK_FILE;
+    use crate::stores::fs::{FileSystem, RealFileSystem};
+
+    const CALLERS: usize = 8;
+
+    /// A clock that panics once when it is told to.
+    #[derive(Default)]
+    struct PanicClock(AtomicBool);
+
+    impl Clock for PanicClock {
+        fn now(&self) -> UnixMs {
+            assert!(!self.0.swap(false, Ordering::SeqCst), "the clock was told to panic");
+            UnixMs(0)
+        }
+    }
+
+    struct Fixture {
+        folder: tempfile::TempDir,
+        clock: Arc<PanicClock>,
+        changes: Receiver<StoreChange>,
+        board: BoardFiles,
+        claimed: Vec<Task>,
+    }
+
+    fn fixture() -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(PanicClock::default());
+        let (sender, changes) = broadcast::channel(64);
+        let files = Arc::new(RealFileSystem::with_wait_limit(folder.path(), WaitLimit::for_command()));
+        let board =
+            BoardFiles::open(files, folder.path(), Durability::Power, Arc::clone(&clock) as Arc<dyn Clock>, sender)
+                .unwrap();
+        let tasks = (0..CALLERS).map(|_| NewTask { subject: "work".to_owned(), ..NewTask::default() }).collect();
+        board.create(&Actor::new("lead", ActorKind::Lead), tasks, false).unwrap();
+        let claimant = Claimant {
+            name: "ann".to_owned(),
+            capabilities: Vec::new(),
+            worker: "w1".to_owned(),
+            lease: None,
+            scope: TaskScope::All,
+        };
+        let claimed = (0..CALLERS).map(|_| board.claim_next(&claimant).unwrap().unwrap()).collect();
+        Fixture { folder, clock, changes, board, claimed }
+    }
+
+    impl Fixture {
+        /// The outcomes of one completion of each task, all made in the same turn, unless that panics.
+        fn complete_together(&self, attempt_of: impl Fn(&Task) -> u32) -> Vec<thread::Result<StoreResult<Task>>> {
+            self.board.change_queue.0.lock().is_in_progress = true;
+            let turn = Turn { queue: &self.board.change_queue, answered: Vec::new() };
+            thread::scope(|scope| {
+                let complete = |task: &Task| {
+                    let (id, attempt, board) = (task.id, attempt_of(task), &self.board);
+                    let change = Change::Complete(TaskResult::new("done", ""));
+                    scope.spawn(move || board.change(id, &change, &Actor::holder("ann", attempt)))
+                };
+                let callers: Vec<_> = self.claimed.iter().map(complete).collect();
+                while self.board.change_queue.0.lock().waiting.len() < CALLERS {
+                    thread::yield_now();
+                }
+                drop(turn);
+                callers.into_iter().map(thread::ScopedJoinHandle::join).collect()
+            })
+        }
+
+        fn completed(&self) -> usize {
+            let is_completed = |task: &&Task| self.board.get(task.id).unwrap().status == TaskStatus::Completed;
+            self.claimed.iter().filter(is_completed).count()
+        }
+    }
+
+    #[test]
+    fn waiting_changes_are_made_in_one_transaction() {
+        let mut fixture = fixture();
+        while fixture.changes.try_recv().is_ok() {}
+        let stale = fixture.claimed[3].id;
+        let outcomes = fixture.complete_together(|task| if task.id == stale { task.attempt + 1 } else { task.attempt });
+        for (task, outcome) in fixture.claimed.iter().zip(outcomes) {
+            match outcome.unwrap() {
+                Ok(completed) => assert_eq!((completed.id, completed.status), (task.id, TaskStatus::Completed)),
+                Err(error) => assert!(task.id == stale && matches!(error, StoreError::Refused(_)), "{error}"),
+            }
+        }
+        assert_eq!(fixture.completed(), CALLERS - 1);
+        assert!(fixture.changes.try_recv().is_ok(), "the change was not announced");
+        assert!(fixture.changes.try_recv().is_err(), "there was more than one transaction");
+    }
+
+    #[test]
+    fn panic_in_turn_ends_only_its_caller() {
+        let fixture = fixture();
+        fixture.clock.0.store(true, Ordering::SeqCst);
+        let outcomes = fixture.complete_together(|task| task.attempt);
+        let panicked = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        let completed = outcomes.into_iter().flatten().filter(Result::is_ok).count();
+        assert_eq!((panicked, completed, fixture.completed()), (1, CALLERS - 1, CALLERS - 1));
+    }
+
+    #[test]
+    fn held_lock_fails_every_waiting_change() {
+        let fixture = fixture();
+        let lock = fixture.folder.path().join(BOARD_FOLDER).join(LOCK_FILE);
+        let held = RealFileSystem::default().hold(&lock).unwrap().unwrap();
+        for outcome in fixture.complete_together(|task| task.attempt) {
+            let error = outcome.unwrap().unwrap_err().to_string();
+            assert!(error.contains("did not release it"), "{error}");
+        }
+        drop(held);
+        fixture.complete_together(|task| task.attempt).into_iter().for_each(|outcome| drop(outcome.unwrap().unwrap()));
+        assert_eq!(fixture.completed(), CALLERS);
+    }
+}
