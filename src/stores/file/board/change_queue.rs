@@ -52,7 +52,7 @@ enum Answer {
 
 struct Outcome {
     progress: StoreResult<ChangeProgress>,
-    /// What the caller makes durable.
+    /// The files that the caller makes durable.
     pending: SyncRequest,
     /// The files that the caller frees by dropping them.
     _replaced: Vec<OpenFile>,
