@@ -27,9 +27,9 @@ pub struct BenchWorkspace {
 }
 
 /// Makes ext4 put each new subfolder of `folder` into another part of the disk. In a part with thousands of files that were removed in the
-/// last minute, ext4 without a journal creates files slowly, so that a row would disturb the next one.
+/// last minute, ext4 without a journal creates files slowly. So a measurement would disturb the next one.
 #[cfg(target_os = "linux")]
-fn spread_subfolders(folder: &Path) {
+pub fn spread_subfolders(folder: &Path) {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
     let folder = fs::File::open(folder).unwrap();
@@ -40,7 +40,7 @@ fn spread_subfolders(folder: &Path) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn spread_subfolders(_folder: &Path) {}
+pub fn spread_subfolders(_folder: &Path) {}
 
 impl BenchWorkspace {
     /// An empty workspace on the project's disk, because a folder for temporary files may be in memory.

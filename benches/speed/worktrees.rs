@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use brigade::domain::task::TaskId;
 use brigade::domain::team_spec::SetupSpec;
+use brigade::domain::worktree_name::WORKTREES_FOLDER;
 use brigade::embed::SystemClock;
 use brigade::ports::{
     Assignment, Durability, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, Worktree, WorktreeOutcome,
@@ -17,12 +18,14 @@ use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
 use super::report::{Report, Target, format_figure, median, ms};
-use super::workspace::BenchWorkspace;
+use super::workspace::{BenchWorkspace, spread_subfolders};
 
 /// Repetitions of each measurement.
 const REPETITIONS: u64 = 11;
 /// The verify command of a merge, as long as a quick test.
 const VERIFY: &str = "sleep 1";
+/// The folder of the worktrees that git makes without Brigade.
+const BARE_FOLDER: &str = ".bare";
 /// The folders of this project that are copied into the repository.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "prompts"];
 
@@ -39,6 +42,12 @@ pub fn measure(report: &mut Report) {
     git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     runtime.block_on(async { open(workspace.path()).await.prepare_launch(Vec::new()).await }).unwrap();
+    // Each repetition removes two worktrees.
+    for folder in [BARE_FOLDER, WORKTREES_FOLDER] {
+        let folder = workspace.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        spread_subfolders(&folder);
+    }
     let (mut worktree_times, mut git_worktree_times) = (Vec::new(), Vec::new());
     let (mut merge_times, mut git_merge_times) = (Vec::new(), Vec::new());
     for number in 1..=REPETITIONS {
@@ -87,7 +96,7 @@ fn git(folder: &Path, arguments: &[&str]) {
 }
 
 fn bare_worktree(root: &Path, number: u64) -> String {
-    let path = format!(".bare/{number}");
+    let path = format!("{BARE_FOLDER}/{number}");
     git(root, &["worktree", "add", "-q", "-b", &format!("bare-{number}"), &path, "main"]);
     path
 }
@@ -95,11 +104,12 @@ fn bare_worktree(root: &Path, number: u64) -> String {
 /// The same steps as a script: commit, merge in a separate worktree, verify, move the branch and the checkout, clean
 /// up.
 fn bare_merge(root: &Path, path: &str, number: u64) {
-    let (worktree, branch, scratch) = (root.join(path), format!("bare-{number}"), root.join(".bare/scratch"));
+    let (worktree, branch, scratch) =
+        (root.join(path), format!("bare-{number}"), root.join(BARE_FOLDER).join("scratch"));
     git(&worktree, &["add", "-A"]);
     git(&worktree, &["commit", "-q", "-m", "Work"]);
     if !scratch.exists() {
-        git(root, &["worktree", "add", "-q", "--detach", ".bare/scratch", "main"]);
+        git(root, &["worktree", "add", "-q", "--detach", &scratch.to_string_lossy(), "main"]);
     }
     git(&scratch, &["checkout", "-q", "--detach", "main"]);
     git(&scratch, &["merge", "-q", "--no-ff", "-m", "Merge", &branch]);
