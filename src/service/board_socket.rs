@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::platform::unix_socket;
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
@@ -28,6 +28,8 @@ const CONNECTIONS_MAX: usize = 8;
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
 /// The longest time from a connection to its credential.
 const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A request of a client.
 struct SocketRequest {
@@ -119,7 +121,15 @@ async fn accept(listener: UnixListener, owner: u32, credential: Arc<str>, reques
     let mut connections = JoinSet::new();
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many files are open, for example.
+                tracing::warn!(%error, "cannot accept a connection to the board; trying again");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         while connections.try_join_next().is_some() {}
         if stream.peer_cred().map(|peer| peer.uid()).ok() != Some(owner) {
             continue;
