@@ -707,6 +707,26 @@ fn completing_unclaimed_task_error_says_claim_first() {
     assert!(text.contains("`brigade tasks claim 1 --as bob`"), "{text}");
     workspace.output("brigade tasks claim --as bob");
     assert!(error("brigade tasks complete 1").contains("cannot complete #1: --as and --attempt are missing; "));
+    assert!(error("brigade tasks complete 1").contains("--as bob --attempt 2`, or --force as a person"));
+    // Only the holder may renew a lease.
+    let text = error("brigade tasks renew 1");
+    assert!(text.contains("`brigade tasks renew 1 --as bob --attempt 2`\n") && !text.contains("--force"), "{text}");
+    assert!(!error("brigade tasks renew 1 --as ann").contains("--force"));
+}
+
+#[test]
+fn foreign_task_hint_names_only_force() {
+    let workspace = ShellWorkspace::initialized();
+    workspace.output("brigade tasks add a");
+    let task = fs::read_to_string(workspace.path().join(".tasks/task_1.json")).unwrap();
+    workspace.write(".tasks/task_1.json", &task.replace("pending", "in_progress"));
+    let text = String::from_utf8(workspace.output("brigade tasks release 1").stderr).unwrap();
+    assert!(text.contains("cannot release #1: another program holds it without a claim\n"), "{text}");
+    assert!(
+        text.contains("override another program: `brigade tasks release 1 --force`") && !text.contains("--as"),
+        "{text}"
+    );
+    assert_eq!(workspace.output("brigade tasks release 1 --force").status.code(), Some(0));
 }
 
 #[test]

@@ -8,10 +8,11 @@ use crate::cli::arguments::{ActingAs, lease, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
+use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
-use crate::domain::transition::{Action, Actor, Change};
+use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -101,17 +102,36 @@ pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, action: Act
     if task.status != TaskStatus::InProgress {
         return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status }).into());
     }
-    let verb = action.verb();
-    let number = id.0;
+    Err(not_holder(&task, by, action))
+}
+
+/// The error of a change that names neither the holder of the task nor `--force`. Its hint has the options that the board accepts.
+fn not_holder(task: &Task, by: &ActingAs, action: Action) -> CliError {
+    let (id, verb, number) = (task.id, action.verb(), task.id.0);
     let owner = one_line(task.owner.as_deref().unwrap_or("another program"));
-    if let Some(name) = by.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(&owner)) {
-        return Err(CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name)))
-            .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));
+    let (error, claim) = match by.name.as_deref() {
+        Some(name) if !name.eq_ignore_ascii_case(&owner) => {
+            (CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name))), None)
+        }
+        _ if task.is_foreign() => {
+            (CliError::usage(format!("cannot {verb} {id}: {owner} holds it without a claim")), None)
+        }
+        name => {
+            let missing = if name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
+            let error = CliError::usage(format!("cannot {verb} {id}: {missing}; {owner} holds it"));
+            let options = format!("--as {} --attempt {}", shell_word(&owner), task.attempt);
+            (error, Some(format!("`brigade tasks {verb} {number} {options}`")))
+        }
+    };
+    let can_force = permit(task, action, &Actor::new(HUMAN, ActorKind::Person).forcing(true)).is_ok();
+    match claim {
+        Some(claim) if can_force => error.hint(format!("{claim}, or --force as a person")),
+        Some(claim) => error.hint(claim),
+        None if can_force => {
+            error.hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`"))
+        }
+        None => error,
     }
-    let missing = if by.name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
-    let claim = format!("--as {} --attempt {}", shell_word(&owner), task.attempt);
-    Err(CliError::usage(format!("cannot {verb} {id}: {missing}; {owner} holds it"))
-        .hint(format!("`brigade tasks {verb} {number} {claim}`, or --force as a person")))
 }
 
 /// Report that an attempt failed
