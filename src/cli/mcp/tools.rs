@@ -20,7 +20,7 @@ use crate::cli::inbox::{UnreadMail, render_messages};
 use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::cli::tasks::add::add;
-use crate::cli::tasks::change::{change, holder};
+use crate::cli::tasks::change::{change, holder_or_person};
 use crate::cli::tasks::complete::complete;
 use crate::cli::tasks::list::List;
 use crate::cli::tasks::show::Show;
@@ -245,7 +245,7 @@ impl AgentTool for TaskUpdate {
             NewStatus::Failed => Action::Fail,
             NewStatus::Pending => Action::Release,
         };
-        let by = holder(context, &agent.acting_on(id, self.attempt).await, action, id).await?;
+        let by = holder_or_person(context, &agent.acting_on(id, self.attempt).await, action, id).await?;
         if self.status == NewStatus::Failed && self.result.trim().is_empty() {
             return Err(CliError::usage(format!("cannot fail {id}: a reason is needed; give it as `result`")));
         }

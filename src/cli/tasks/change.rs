@@ -18,7 +18,7 @@ use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{ago, one_line};
 
-/// The error of a refused change. Its hint names the actor.
+/// The error of a failed change. If the claim is over and the task is pending, the hint shows how this actor claims it again.
 pub(super) fn refusal(error: StoreError, by: &Actor) -> CliError {
     match &error {
         StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
@@ -29,7 +29,7 @@ pub(super) fn refusal(error: StoreError, by: &Actor) -> CliError {
     }
 }
 
-/// Makes one change.
+/// Changes one task. Returns the changed task as the answer.
 pub(in crate::cli) async fn change(
     context: &Context,
     id: TaskId,
@@ -42,7 +42,7 @@ pub(in crate::cli) async fn change(
     context.output.answer(&document(&task), || change_text(&task, action, context.now()))
 }
 
-/// Makes one change to several tasks, or to none if one of them refuses it. In JSON one task is an object, several are a list.
+/// Makes one change to several tasks, or to none if one of them refuses it.
 async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
     let board = context.board(OpenMode::Write).await?;
     let action = change.action();
@@ -52,7 +52,7 @@ async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Acto
     tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
 }
 
-/// Returns the tasks as an answer: in JSON a list, or one object.
+/// Returns the tasks as an answer. In JSON they are a list. Without `is_list`, the first task is the answer.
 pub(super) fn tasks_answer(
     context: &Context,
     tasks: &[Task],
@@ -94,7 +94,12 @@ pub(super) fn past_participle(action: Action) -> &'static str {
 }
 
 /// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
-pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, action: Action, id: TaskId) -> CliResult<Actor> {
+pub(in crate::cli) async fn holder_or_person(
+    context: &Context,
+    by: &ActingAs,
+    action: Action,
+    id: TaskId,
+) -> CliResult<Actor> {
     if (by.name.is_some() && by.attempt.is_some()) || by.force {
         return by.actor();
     }
@@ -154,7 +159,7 @@ pub struct Fail {
 
 impl Fail {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder(context, &self.by, Action::Fail, self.id).await?;
+        let by = holder_or_person(context, &self.by, Action::Fail, self.id).await?;
         let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
         change(context, self.id, fail, &by).await
     }
@@ -175,11 +180,8 @@ pub struct Release {
 
 impl Release {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let mut by = None;
-        for id in &self.ids {
-            by = Some(holder(context, &self.by, Action::Release, *id).await?);
-        }
-        let by = by.map_or_else(|| self.by.actor(), Ok)?;
+        // The actor is the same for all tasks. An error names the first one.
+        let by = holder_or_person(context, &self.by, Action::Release, self.ids[0]).await?;
         let release = Change::Release { reason: self.reason, is_failure: false };
         change_all(context, &self.ids, release, &by).await
     }
@@ -200,7 +202,7 @@ pub struct Renew {
 
 impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder(context, &self.by, Action::Renew, self.id).await?;
+        let by = holder_or_person(context, &self.by, Action::Renew, self.id).await?;
         let renew = Change::Renew { expires: context.now().plus(self.lease) };
         change(context, self.id, renew, &by).await
     }

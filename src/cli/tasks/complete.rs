@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use super::change::{change_text, holder, refusal};
+use super::change::{change_text, holder_or_person, refusal};
 use super::show::document;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
@@ -57,7 +57,7 @@ pub struct Complete {
 
 impl Complete {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder(context, &self.by, Action::Complete, self.id).await?;
+        let by = holder_or_person(context, &self.by, Action::Complete, self.id).await?;
         let report = TaskReport { summary: self.summary, evidence: self.evidence, ..TaskReport::default() };
         complete(context, self.id, report, &by).await
     }

@@ -1,7 +1,7 @@
 //! `brigade tasks update`.
 
 use super::add::TaskOptions;
-use super::change::{change, holder};
+use super::change::{change, holder_or_person};
 use super::complete::complete;
 use super::list::settable_status_parser;
 use crate::cli::arguments::{ActingAs, task_id};
@@ -83,10 +83,10 @@ async fn set_status(
         }
         (_, TaskStatus::Completed) => {
             let report = TaskReport { summary: reason, ..TaskReport::default() };
-            complete(context, id, report, &holder(context, by, Action::Complete, id).await?).await
+            complete(context, id, report, &holder_or_person(context, by, Action::Complete, id).await?).await
         }
         (_, TaskStatus::Failed) => {
-            let actor = holder(context, by, Action::Fail, id).await?;
+            let actor = holder_or_person(context, by, Action::Fail, id).await?;
             if reason.trim().is_empty() {
                 return Err(CliError::usage(format!("cannot fail {id}: a reason is needed"))
                     .hint(format!("`brigade tasks update {} --status failed --reason TEXT`", id.0)));
@@ -96,7 +96,7 @@ async fn set_status(
         (TaskStatus::Failed, _) => change(context, id, Change::Retry, &by.actor()?).await,
         (TaskStatus::Completed, _) => change(context, id, Change::Reopen, &by.actor()?).await,
         (TaskStatus::InProgress, _) => {
-            let actor = holder(context, by, Action::Release, id).await?;
+            let actor = holder_or_person(context, by, Action::Release, id).await?;
             change(context, id, Change::Release { reason, is_failure: false }, &actor).await
         }
         (TaskStatus::Pending, _) => Err(CliError::refused(format!("task {id} is already pending"))),
