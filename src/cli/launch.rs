@@ -282,7 +282,7 @@ pub(in crate::cli) fn warn_of_skipped_blocks(context: &Context, spec: Option<&Te
         return;
     }
     for (name, description) in tasks {
-        for language in shell_blocks::blocks_not_run(description) {
+        for language in shell_blocks::skipped_languages(description) {
             let shells = shell_blocks::SHELLS.join(", ");
             let text = format!("{name}: its `{language}` block is not run; blocks that run: {shells}");
             context.note(&warning(&one_line(&text)));

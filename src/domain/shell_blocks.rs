@@ -12,47 +12,60 @@ const PROGRAMS: [&str; 20] = [
     "lua", "r", "zsh", "fish", "ksh", "powershell", "pwsh", "bat",
 ];
 
-/// The languages of the program blocks that are not run, in a task with blocks that are run.
-pub fn blocks_not_run(description: &str) -> Vec<String> {
+/// The languages of the program blocks that a runbook skips. It is empty if the runbook runs no block: then the task fails with
+/// its own reason.
+pub fn skipped_languages(description: &str) -> Vec<String> {
     let blocks = fenced_blocks(description);
-    let has_shell = blocks.iter().any(|(language, _)| SHELLS.contains(&language.as_str()));
-    let languages = blocks.into_iter().map(|(language, _)| language);
-    languages.filter(|language| has_shell && PROGRAMS.contains(&language.to_lowercase().as_str())).collect()
+    if !blocks.iter().any(FencedBlock::is_shell) {
+        return Vec::new();
+    }
+    let languages = blocks.into_iter().map(|block| block.language);
+    languages.filter(|language| PROGRAMS.contains(&language.to_lowercase().as_str())).collect()
 }
 
 /// Returns true if the description has a block that is run.
 #[must_use]
 pub fn has_shell_block(description: &str) -> bool {
-    // Few descriptions without a block have a fence.
+    // Most descriptions have no fence, and this search is faster than parsing.
     (description.contains("```") || description.contains("~~~")) && !shell_blocks(description).is_empty()
 }
 
 /// The scripts of the fenced blocks that are run.
 pub fn shell_blocks(markdown: &str) -> Vec<String> {
-    let blocks = fenced_blocks(markdown).into_iter();
-    blocks.filter(|(language, _)| SHELLS.contains(&language.as_str())).map(|(_, script)| script).collect()
+    fenced_blocks(markdown).into_iter().filter(FencedBlock::is_shell).map(|block| block.content).collect()
 }
 
-/// The fenced blocks as language and content. The closing fence has at least as many characters as the opening one.
-fn fenced_blocks(markdown: &str) -> Vec<(String, String)> {
+struct FencedBlock {
+    language: String,
+    content: String,
+}
+
+impl FencedBlock {
+    fn is_shell(&self) -> bool {
+        SHELLS.contains(&self.language.as_str())
+    }
+}
+
+/// The fenced blocks. A block without a closing fence does not count.
+fn fenced_blocks(markdown: &str) -> Vec<FencedBlock> {
     let mut blocks = Vec::new();
-    let mut open: Option<(CodeFence, String, String)> = None;
+    let mut open: Option<(CodeFence, FencedBlock)> = None;
     for line in markdown.lines() {
         let text = line.trim_start();
         match &mut open {
             None => {
                 open = CodeFence::parse(text).map(|(fence, info)| {
                     let language = info.trim_start_matches(['`', '~']).trim().split([' ', ',', '{']).next();
-                    (fence, language.unwrap_or_default().to_owned(), String::new())
+                    let language = language.unwrap_or_default().to_owned();
+                    (fence, FencedBlock { language, content: String::new() })
                 });
             }
-            Some((fence, language, script)) if fence.is_closed_by(text) => {
-                blocks.push((std::mem::take(language), std::mem::take(script)));
-                open = None;
+            Some((fence, _)) if fence.is_closed_by(text) => {
+                blocks.extend(open.take().map(|(_, block)| block));
             }
-            Some((_, _, script)) => {
-                script.push_str(line);
-                script.push('\n');
+            Some((_, block)) => {
+                block.content.push_str(line);
+                block.content.push('\n');
             }
         }
     }
@@ -64,11 +77,11 @@ const HEADLINE_CHARS_MAX: usize = 200;
 
 /// A script in one line for people: the comment in its first line, or its first command.
 pub fn headline(script: &str) -> String {
-    let is_setup =
-        |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
     if let Some(comment) = script.trim_start().lines().next().and_then(|line| line.strip_prefix("# ")) {
         return shortened(comment, HEADLINE_CHARS_MAX);
     }
+    let is_setup =
+        |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
     let mut lines = script.lines().map(str::trim).filter(|line| !is_setup(line));
     let first = lines.next().unwrap_or_else(|| script.trim());
     let cut = shortened(first, HEADLINE_CHARS_MAX);
@@ -87,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_blocks_are_named() {
+    fn skipped_program_blocks_are_named() {
         assert_eq!(
-            blocks_not_run("```sh\na\n```\n```python\nb\n```\n```json\n{}\n```\n~~~Ruby\nc\n~~~"),
+            skipped_languages("```sh\na\n```\n```python\nb\n```\n```json\n{}\n```\n~~~Ruby\nc\n~~~"),
             ["python", "Ruby"]
         );
         assert!(
-            blocks_not_run("```python\nb\n```").is_empty(),
+            skipped_languages("```python\nb\n```").is_empty(),
             "a task without shell blocks fails with its own reason"
         );
     }

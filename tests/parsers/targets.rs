@@ -20,7 +20,7 @@ use brigade::domain::plan;
 use brigade::domain::records::{
     MemberStatus, RosterMember, SpawnSettings, StartedBy, WorkerRecord, merge_roster, read_roster,
 };
-use brigade::domain::shell_blocks::blocks_not_run;
+use brigade::domain::shell_blocks::skipped_languages;
 use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use brigade::domain::tags::{escape_tags, unescape_tags};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
@@ -308,7 +308,7 @@ fn plan_file(bytes: &[u8]) {
 
 fn runbook(bytes: &[u8]) {
     let text = text(bytes);
-    let _ = blocks_not_run(&text);
+    let _ = skipped_languages(&text);
     let harmless = escape_tags(&text);
     for tag in ["<identity>", "</identity>", "<inbox>", "</inbox>", "<auto-claimed>", "</auto-claimed>"] {
         assert!(!harmless.contains(tag), "{tag} in {harmless}");
