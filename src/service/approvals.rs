@@ -76,13 +76,14 @@ fn request_message(outbox: &Outbox<'_>, request: &Request) -> Message {
     Message { request_id, plan: plan.cloned(), ..Message::new(kind, &request.from, content, outbox.now) }
 }
 
-/// Withdraws the open requests that a new one replaces: those for the same task. Plans of other authors stay.
+/// Withdraws the open requests that a new one replaces: those of the same kind, author and task. A review also replaces those of other
+/// authors.
 async fn withdraw_replaced(outbox: &Outbox<'_>, new: &Request) -> StoreResult<()> {
     let Some(about) = &new.about else { return Ok(()) };
     let reason = if new.kind == RequestKind::PlanApproval { "a new plan" } else { "a new request" };
     let is_replaced = |earlier: &&Request| {
-        let is_same_author = new.kind == RequestKind::Review || earlier.from.eq_ignore_ascii_case(&new.from);
-        is_same_author && earlier.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
+        let is_author_replaced = new.kind == RequestKind::Review || earlier.from.eq_ignore_ascii_case(&new.from);
+        is_author_replaced && earlier.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
     };
     let requests = &outbox.stores.requests;
     for earlier in requests.all().await?.open(new.kind).filter(is_replaced) {
@@ -91,10 +92,10 @@ async fn withdraw_replaced(outbox: &Outbox<'_>, new: &Request) -> StoreResult<()
     Ok(())
 }
 
-/// Records a request and sends it. Withdraws earlier ones for the same task. Returns its id.
+/// Withdraws the requests that this one replaces, then records and sends it. Returns its id.
 ///
 /// # Errors
-/// Too many requests wait, or the message cannot be sent. Then the request is withdrawn.
+/// Too many requests wait, or the message cannot be sent. A request that cannot be sent is withdrawn.
 pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<String> {
     let (id, kind, to) = (request.id.clone(), request.kind, request.to.clone());
     let message = request_message(outbox, &request);
@@ -128,15 +129,15 @@ pub async fn reassign(outbox: &Outbox<'_>, id: &str, kind: RequestKind, to: &str
     Ok(())
 }
 
-/// The number of reads after which an answer that is sent but not recorded is no longer awaited.
+/// The most reads while an answer is sent but not recorded.
 const READS_MAX: u32 = 200;
 /// The time between two reads.
 const READ_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Reads all requests. First waits until the answers to requests of `from` that are being sent are also recorded.
+/// Reads all requests. If an answer to `from` is being sent, first waits until it is recorded.
 ///
-/// An answer is sent before it is recorded, so its reader can call this too early. If the responder died, this returns after
-/// two seconds.
+/// An answer is sent before it is recorded, so `from` can call this in between. If the responder died, this returns after two
+/// seconds.
 ///
 /// # Errors
 /// The requests cannot be read.
@@ -153,7 +154,7 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
     }
 }
 
-/// Binds the reviews of the attempt that `task` continues to its current attempt, answered or not.
+/// Binds the reviews of the previous attempt to the current one, if `task` continues that attempt. This includes answered reviews.
 ///
 /// # Errors
 /// The requests cannot be read or written.
@@ -168,8 +169,8 @@ pub async fn continue_reviews(stores: &Stores, holder: &str, task: &Task) -> Sto
 /// The reason why the permission requests of a killed team are withdrawn.
 pub const TURN_INTERRUPTED: &str = "its turn was interrupted";
 
-/// Reads all requests for a person. A call waits for its permission only while its team runs: the open permission requests of a killed
-/// team count as withdrawn `now`. The next launch records the same.
+/// Reads all requests for a person. A call waits for its permission only while its team runs. So the open permission requests of a
+/// killed team count as withdrawn at `now`. The next launch records their withdrawal.
 ///
 /// # Errors
 /// The requests or the leadership cannot be read.
