@@ -13,7 +13,7 @@ use crate::ports::RepositoryError;
 const DIFF_OPTIONS: [&str; 4] = ["--find-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
 
 /// The options of git for a summary of this width, or for a patch if it is `None`.
-fn diff_form(summary_columns: Option<usize>) -> [String; 2] {
+fn format_options(summary_columns: Option<usize>) -> [String; 2] {
     match summary_columns {
         Some(columns) => [format!("--stat={columns}"), "--summary".to_owned()],
         None => ["--patch", "--submodule=short"].map(str::to_owned),
@@ -25,11 +25,21 @@ fn failed(reason: &str) -> RepositoryError {
 }
 
 impl RepoPath {
-    /// The diff between two commits as git prints it without colours, or its summary of a width.
-    fn printed_diff(&self, from: &str, to: &str, summary_columns: Option<usize>) -> Result<String, RepositoryError> {
-        let form = diff_form(summary_columns);
-        let options = ["diff-tree", "-r"].into_iter().chain(DIFF_OPTIONS).chain(form.iter().map(String::as_str));
-        let diff = self.git(options.chain([from, to])).ok()?;
+    /// The diff between two commits.
+    fn commit_diff(&self, from: &str, to: &str, summary_columns: Option<usize>) -> Result<String, RepositoryError> {
+        self.printed_diff(&["diff-tree", "-r"], &[from, to], summary_columns)
+    }
+
+    /// The output of a diff command without colours: a summary of this width, or a patch.
+    fn printed_diff(
+        &self,
+        command: &[&str],
+        commits: &[&str],
+        summary_columns: Option<usize>,
+    ) -> Result<String, RepositoryError> {
+        let format = format_options(summary_columns);
+        let options = DIFF_OPTIONS.iter().copied().chain(format.iter().map(String::as_str));
+        let diff = self.git(command.iter().copied().chain(options).chain(commits.iter().copied())).ok()?;
         Ok(String::from_utf8_lossy(&diff.out).into_owned())
     }
 }
@@ -41,7 +51,7 @@ impl GitRepository {
     /// lines per file.
     ///
     /// # Errors
-    /// The workspace is not a repository that teams can use, or it no longer has this commit.
+    /// The workspace is not a repository that teams can use, `commit` is not an id of a commit in it, or git fails.
     pub fn review_diff(
         workspace: &Path,
         target: &str,
@@ -62,13 +72,13 @@ impl GitRepository {
             _ => target.to_owned(),
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
-        main.printed_diff(&base, commit, summary_columns)
+        main.commit_diff(&base, commit, summary_columns)
     }
 
-    /// The diff of a merge into the team branch. `summary_columns` is as for [`GitRepository::review_diff`]. It blocks.
+    /// Returns the diff of a merge into the team branch. `summary_columns` is as for [`GitRepository::review_diff`]. It blocks.
     ///
     /// # Errors
-    /// The workspace is not a repository that teams can use, or it has no such commit any more.
+    /// The workspace is not a repository that teams can use, `merge` is not an id of a commit in it, or git fails.
     pub fn merge_diff(
         workspace: &Path,
         merge: &str,
@@ -78,11 +88,11 @@ impl GitRepository {
         if !is_commit(merge) {
             return Err(failed("the task names no commit"));
         }
-        main.printed_diff(&format!("{merge}^1"), merge, summary_columns)
+        main.commit_diff(&format!("{merge}^1"), merge, summary_columns)
     }
 
-    /// Returns the diff from the point where the work in a task's worktree began, up to its present tracked files. `target` and
-    /// `summary_columns` are as for [`GitRepository::review_diff`]. It blocks.
+    /// Returns the diff from the point where the work in a task's worktree began, up to the current content of its tracked
+    /// files. `target` and `summary_columns` are as for [`GitRepository::review_diff`]. It blocks.
     ///
     /// # Errors
     /// The folder is no worktree that teams can use, or git fails.
@@ -94,11 +104,7 @@ impl GitRepository {
     ) -> Result<String, RepositoryError> {
         let at = find_checkout(worktree, drivers)?;
         let base = at.git(["merge-base", target, "HEAD"]).ok()?.line();
-        let form = diff_form(summary_columns);
-        let options = ["--no-optional-locks", "diff", "--ignore-submodules=dirty"];
-        let options = options.into_iter().chain(DIFF_OPTIONS).chain(form.iter().map(String::as_str));
-        let diff = at.git(options.chain([base.as_str()])).ok()?;
-        Ok(String::from_utf8_lossy(&diff.out).into_owned())
+        at.printed_diff(&["--no-optional-locks", "diff", "--ignore-submodules=dirty"], &[&base], summary_columns)
     }
 
     /// Returns the files of a task's worktree that git neither tracks nor ignores. It blocks.
@@ -108,12 +114,11 @@ impl GitRepository {
     pub fn untracked_files(worktree: &Path, drivers: DriverOptions) -> Result<Vec<String>, RepositoryError> {
         let at = find_checkout(worktree, drivers)?;
         let files = at.git(["ls-files", "--others", "--exclude-standard", "-z"]).ok()?;
-        let paths = files.fields().filter(|field| !field.is_empty()).map(path_of);
-        Ok(paths.map(|path| path.display().to_string()).collect())
+        Ok(files.fields().map(|path| path_of(path).display().to_string()).collect())
     }
 
-    /// Returns the reasons in the commits of a merge for removing lines of other tasks. It is empty if `merge` is not a merge commit.
-    /// It blocks.
+    /// Returns the reasons that the commits of a merge give for removed lines of other tasks. It is empty if `merge` is not a merge
+    /// commit. It blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, or git fails.
