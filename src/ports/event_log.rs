@@ -13,7 +13,8 @@ pub trait EventLog: Send + Sync {
     /// starts a run. Only the leading process appends.
     async fn append(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>>;
 
-    /// Returns how often this run began a new part of the log. The oldest parts are removed, so each part needs rows of its own.
+    /// Returns the number of parts that this run began after its first one. The log removes its oldest parts, so each part needs the
+    /// rows of all tasks and members.
     fn parts_begun(&self) -> u64;
 
     /// Returns a reader of the newest run, or of all stored runs from the oldest. The beginning of the oldest may be missing.
@@ -32,6 +33,6 @@ pub enum Runs {
 /// A position in the event log.
 #[async_trait]
 pub trait EventReader: Send {
-    /// Returns the events that were stored since the last call, oldest first. A number of 1 begins a new run.
+    /// Returns the events that were stored since the last call, oldest first. The event with number 1 starts a new run.
     async fn read_new(&mut self) -> StoreResult<Vec<Event>>;
 }

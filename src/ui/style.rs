@@ -6,6 +6,7 @@ const fn color(color: AnsiColor) -> Style {
     Style::new().fg_color(Some(Color::Ansi(color)))
 }
 
+/// Ordinary text.
 pub const PLAIN: Style = Style::new();
 /// Headings.
 pub const BOLD: Style = Style::new().bold();
@@ -32,10 +33,12 @@ const TEAMMATES: [Style; 8] = [
     color(AnsiColor::BrightGreen),
 ];
 
+/// Returns the colour of the teammate with this index in the order of first appearance. Colours repeat.
 pub fn teammate(index: usize) -> Style {
     TEAMMATES[index % TEAMMATES.len()]
 }
 
+/// Returns the text in this style. An empty text stays empty.
 pub fn paint(style: Style, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{style}{text}{style:#}") }
 }

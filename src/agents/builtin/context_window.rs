@@ -5,8 +5,8 @@ use crate::domain::transcript::Usage;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_DEFAULT_TOKENS: u64 = 128_000;
-/// An answer may take at most one part in this many of the window.
-const ANSWER_SHARE: u64 = 4;
+/// The limit of an answer is at most the context window divided by this.
+const ANSWER_DIVISOR: u64 = 4;
 
 impl Turn<'_> {
     /// Returns the model's context window in tokens: from the model's own error, the config or the provider, in this order.
@@ -18,7 +18,7 @@ impl Turn<'_> {
 
     /// Returns the limit of an answer in tokens.
     pub(super) fn output_tokens_max(&self) -> u32 {
-        let share = u32::try_from(self.window_tokens() / ANSWER_SHARE).unwrap_or(u32::MAX);
+        let share = u32::try_from(self.window_tokens() / ANSWER_DIVISOR).unwrap_or(u32::MAX);
         self.host.services.spec.limits.model.output_tokens_max.min(share).max(1)
     }
 
@@ -29,17 +29,17 @@ impl Turn<'_> {
         limits.compact_at_tokens.min(room / 100 * u64::from(limits.compact_at_percent))
     }
 
-    /// Returns true if the context must be compacted. A short context is never compacted: that would not make it smaller.
-    pub(super) fn is_context_large(&self) -> bool {
+    /// Returns true if the context must be compacted. A context of few messages is not, because that would not make it smaller.
+    pub(super) fn must_compact(&self) -> bool {
         !self.host.conversation.is_short() && self.context_tokens() >= self.compact_at_tokens()
     }
 
-    /// Returns the most that a request with this context and `more_bytes` after it can use.
+    /// Returns the most that a request can use with this context and `more_bytes` after it. Each of these bytes counts as a token.
     pub(super) fn max_usage(&self, more_bytes: usize) -> Usage {
         self.max_usage_of(self.context_tokens() + more_bytes as u64)
     }
 
-    /// Returns the most that a request with so many input tokens can use.
+    /// Returns the most that a request with this number of input tokens can use.
     pub(super) fn max_usage_of(&self, input_tokens: u64) -> Usage {
         Usage { input_tokens, output_tokens: u64::from(self.output_tokens_max()), ..Usage::default() }
     }

@@ -30,7 +30,7 @@ const TEXT_CALL: &str = "That was text, so nothing was called and nothing has ha
 impl Turn<'_> {
     /// Runs one turn: asks the model and runs the tools that it calls.
     pub(super) async fn run(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
-        if self.is_context_large()
+        if self.must_compact()
             && let Some(outcome) = self.compact().await?
         {
             return Ok(vec![outcome]);

@@ -7,7 +7,7 @@ use crate::stores::fs::FileStamp;
 
 use super::paths::QUARANTINE_AFTER;
 
-/// An invalid file, and since when it is unchanged. It counts as invalid once it was unchanged for [`QUARANTINE_AFTER`]: before, another
+/// A file with invalid content, and how long it has stayed unchanged. It is settled after [`QUARANTINE_AFTER`]. Before that, another
 /// program may still be writing it.
 pub(super) struct SuspectFile {
     stamp: StableValue<FileStamp>,
@@ -16,11 +16,11 @@ pub(super) struct SuspectFile {
 }
 
 impl SuspectFile {
-    /// A file that was read now. One that was not written for [`QUARANTINE_AFTER`] counts as unchanged since then. Otherwise, a command
-    /// that reads the board only once would never quarantine a file.
+    /// A file that was read now. If its last write is older than [`QUARANTINE_AFTER`], it is settled at once. Otherwise, a command that
+    /// reads the board only once would never quarantine a file.
     pub fn new(stamp: FileStamp, reason: String, now_ns: i128) -> Self {
-        let settled_ns = i128::try_from(QUARANTINE_AFTER.as_nanos()).unwrap_or(i128::MAX);
-        let is_old = now_ns - stamp.modified_ns > settled_ns;
+        let quarantine_after_ns = i128::try_from(QUARANTINE_AFTER.as_nanos()).unwrap_or(i128::MAX);
+        let is_old = now_ns - stamp.modified_ns > quarantine_after_ns;
         let age = if is_old { QUARANTINE_AFTER } else { Duration::ZERO };
         Self { stamp: StableValue::with_age(stamp, age), reason }
     }
@@ -31,12 +31,12 @@ impl SuspectFile {
         self.reason = reason;
     }
 
-    /// Returns true if no program is writing it.
+    /// Returns true if the file has stayed unchanged for [`QUARANTINE_AFTER`].
     pub fn is_settled(&self) -> bool {
         self.stamp.age() >= QUARANTINE_AFTER
     }
 
-    /// Restarts the time that it must be unchanged.
+    /// Starts the wait for unchanged content again.
     pub fn restart(&mut self) {
         self.stamp.restart();
     }
