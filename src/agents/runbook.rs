@@ -20,7 +20,7 @@ use crate::service::approvals;
 use crate::service::command::{self, CommandOutcome};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
 
-/// The longest part of the last block's output in a task's result, in bytes.
+/// The most bytes of the last block's output in a task's result.
 const RESULT_BYTES_MAX: usize = 400;
 
 /// The prefix of a script: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
@@ -40,7 +40,7 @@ struct TaskRun {
     scripts: Vec<String>,
     /// The number of blocks that exited 0.
     done_count: usize,
-    /// The output of the last of them.
+    /// The output of the last block that exited 0.
     output: String,
     /// The id of the review that the work waits for.
     review: Option<String>,
@@ -83,7 +83,7 @@ impl AgentBackend for RunbookAgent {
             let reason = "the runbook provider runs the fenced sh blocks of a task, and this task has none";
             return Ok(host.fail_task(run.claim, reason.to_owned(), true).await);
         }
-        run.next_block(host).await
+        run.run_next_block(host).await
     }
 
     async fn compact(&mut self, _host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
@@ -93,7 +93,7 @@ impl AgentBackend for RunbookAgent {
 
 impl TaskRun {
     /// Runs the next block. Completes the task after the last one, and fails the attempt if a block fails.
-    async fn next_block(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn run_next_block(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         let call = PermissionCall { tool: "bash".to_owned(), kind: ToolKind::Command, subject: script.clone() };
@@ -170,7 +170,7 @@ impl TaskRun {
         }
     }
 
-    /// Returns the result of a completion that was not done, as text, and the next step.
+    /// Returns the text of an incomplete completion, and the next step.
     fn step_after(&mut self, incomplete: Incomplete) -> (String, NextStep) {
         let (reason, is_final) = match incomplete {
             Incomplete::ReviewPending { id, to, .. } => {
@@ -199,8 +199,8 @@ enum NextStep {
     End(TurnOutcome),
 }
 
-/// Returns the answer to a review, or the feedback if it is a rejection; `None` if there is none yet. A withdrawn review counts as
-/// approved: the completion then requests a new one.
+/// Returns `Ok` if the review is approved, the feedback if it is rejected, and `None` if it has no answer yet. A withdrawn review counts
+/// as approved: the completion then requests a new one.
 async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<Result<(), String>>, AgentError> {
     let approvals = approvals::load_approvals(&host.services.stores, host.name()).await?;
     let review = approvals.requests.iter().find(|request| request.kind == RequestKind::Review && request.id == id);
