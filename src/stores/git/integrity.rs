@@ -40,7 +40,8 @@ impl RepoPath {
         None
     }
 
-    /// Returns `true` if a worktree's settings are a subset of the person's checkout's. Git copies those, without the path of the checkout.
+    /// Returns true if all git settings of a worktree are also settings of the person's checkout. Git copies these to each new worktree,
+    /// without the path of the checkout.
     fn has_inherited_settings(&self, own: &Path) -> bool {
         if own.symlink_metadata().is_err() {
             return true;
@@ -88,7 +89,8 @@ impl RepoPath {
         branch: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
-        self.repair(at, branch, warnings)?;
+        repair_pointer(at, warnings)?;
+        self.repair_locks(at, branch, warnings)?;
         repair_head(at, branch, warnings)?;
         repair_index(at, warnings)?;
         at.undo_update()
@@ -109,24 +111,7 @@ impl RepoPath {
         marks.iter().try_for_each(|mark| remove_file(mark))
     }
 
-    /// Repairs an existing worktree: its `.git` file, and locks that a killed git left.
-    fn repair(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let pointer = format!("gitdir: {}\n", at.git_dir.display());
-        let file = at.work_tree.join(".git");
-        if files::text(&file).is_some_and(|text| text == pointer) {
-            return self.repair_locks(at, branch, warnings);
-        }
-        let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
-        if !is_plain {
-            let reason = "it is not a plain file".to_owned();
-            return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
-        }
-        warnings.push(format!("{} pointed to another place and is written again", file.display()));
-        fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
-        self.repair_locks(at, branch, warnings)
-    }
-
-    /// Removes locks of a killed git. Only the previous holder's commands took locks in the worktree's git folder, and they have ended.
+    /// Removes locks that a killed git left. Only the previous holder's commands took locks in the worktree's git folder, and they have ended.
     /// Others may take the branch's lock for an instant, so only an old one is removed.
     fn repair_locks(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         for lock in files::entries(&at.git_dir).filter(|path| path.extension().is_some_and(|end| end == "lock")) {
@@ -153,13 +138,29 @@ impl RepoPath {
     }
 }
 
+/// Repairs a worktree's `.git` file, which points to its git folder.
+fn repair_pointer(at: &RepoPath, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    let pointer = format!("gitdir: {}\n", at.git_dir.display());
+    let file = at.work_tree.join(".git");
+    if files::text(&file).is_some_and(|text| text == pointer) {
+        return Ok(());
+    }
+    let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
+    if !is_plain {
+        let reason = "it is not a plain file".to_owned();
+        return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
+    }
+    warnings.push(format!("{} pointed to another place and is written again", file.display()));
+    fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))
+}
+
 fn remove_lock(lock: &Path, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
     remove_file(lock)?;
     warnings.push(format!("{} was left by a killed git and is removed", lock.display()));
     Ok(())
 }
 
-/// Repairs a worktree's HEAD that a power cut or a command damaged. It then names the worktree's own branch.
+/// Repairs a worktree's HEAD that a power cut or a command damaged: it then names the worktree's own branch.
 fn repair_head(at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
     let head = at.git_dir.join("HEAD");
     let is_head = |text: &str| text.starts_with("ref: refs/") || is_commit(text);
@@ -182,7 +183,7 @@ fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<(), Reposit
     at.git(["read-tree", "HEAD"]).ok().map(drop)
 }
 
-/// Returns `true` if git was killed while it created the worktree: git keeps the worktree locked until then.
+/// Returns true if git was killed while it created the worktree: git keeps the worktree locked until then.
 pub(super) fn is_unfinished(at: &RepoPath) -> bool {
     files::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == UNFINISHED)
 }
