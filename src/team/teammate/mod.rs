@@ -1,7 +1,7 @@
 //! A teammate's loop: it executes what [`crate::domain::phase::step`] decides, and turns the results into events.
 //!
-//! The lead's agent runs in it too, without claims: goals and report requests reach it as prompts. Each other module of this folder
-//! has one part of its memory, with the methods that read and change it.
+//! The lead's agent has such a loop too, but claims nothing: goals and report requests reach it as prompts. Each other module of this
+//! folder has one part of the loop's state, with the methods that read and change it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct Teammate {
 }
 
 impl Teammate {
-    /// Creates a teammate, which claims in this order.
+    /// Creates a teammate. `reclaim_order` tells it whether it may claim yet.
     pub fn new(
         host: AgentHost,
         backend: Box<dyn AgentBackend>,
@@ -85,7 +85,7 @@ impl Teammate {
     /// Runs until it stops. Returns the reason.
     ///
     /// # Errors
-    /// A store fails, or the phase machine refuses an event. The lead then reclaims its task.
+    /// A store failed, or the phase machine refused an event. The lead then reclaims the teammate's task.
     pub async fn run(mut self) -> Result<ExitReason, AgentError> {
         let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
         loop {
@@ -236,12 +236,12 @@ impl Teammate {
         self.control.status.report(&self.host, self.control.phase, &self.back_off, self.control.requests.prompts_taken);
     }
 
-    /// Reads prompts and mail, as far as they may start a turn now. Unreadable mail waits.
+    /// Reads the prompts and mail that may start a turn now. Mail that cannot be read waits.
     async fn read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         match self.try_read_inbox().await {
             Err(AgentError::Store(error)) => {
                 self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
-                // A teammate that is waiting already does not extend its wait.
+                // If it is already waiting, the wait is not extended.
                 if self.control.phase.is_idle() && self.back_off.can_work() {
                     self.back_off.begin_wait("its inbox", STORE_BACKOFF);
                     self.report();
@@ -256,16 +256,16 @@ impl Teammate {
         let is_idle = self.control.phase.is_idle();
         if is_idle {
             self.wait_for_quota();
-        }
-        if is_idle && !self.back_off.can_work() {
-            return self.check_shutdown_requests().await;
+            if !self.back_off.can_work() {
+                return self.read_mail_without_model().await;
+            }
         }
         let may_act = !is_idle || self.work_gate().read_mail || !self.control.requests.prompts.is_empty();
         while self.control.requests.record_next_prompt(&mut self.host).await? {
             self.report();
         }
         if !may_act {
-            return self.check_shutdown_requests().await;
+            return self.read_mail_without_model().await;
         }
         let shutdown_before = self.control.requests.shutdown.clone();
         let outcomes = self.host.read_inbox().await?;
@@ -297,8 +297,8 @@ impl Teammate {
         Ok(events)
     }
 
-    /// Reads mail that needs no model: shutdown requests and notices. Other mail waits.
-    async fn check_shutdown_requests(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+    /// Reads the inbox if it has a shutdown request, or nothing but notices: these need no model. Otherwise all mail waits.
+    async fn read_mail_without_model(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         let waiting = self.host.services.stores.mailbox.peek(self.host.name()).await?;
         let kinds = || waiting.iter().map(|delivery| delivery.message.kind);
         let has_stop_request = kinds().any(|kind| kind == MessageType::ShutdownRequest);
@@ -309,7 +309,7 @@ impl Teammate {
         let outcomes = self.host.read_inbox().await?;
         let mut events = self.handle_outcomes(outcomes).await?;
         events.extend(self.control.requests.accept_shutdown(&self.host).await);
-        // It stops, or its model may not be asked. A later run answers the other mail.
+        // No turn may start now. Other mail is in the transcript, and a later run answers it.
         events.retain(|event| *event == PhaseEvent::StopRequested);
         Ok(events)
     }
@@ -329,14 +329,14 @@ impl Teammate {
             match self.claims.take_next(&self.host, scope).await {
                 Ok(Some(task)) => {
                     let (interruption, setup) = self.prepare_worktree(&task).await?;
-                    let has_more = matches!(setup, WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_));
-                    if has_more && interruption.is_none() {
+                    let has_ended = matches!(setup, WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_));
+                    if has_ended && interruption.is_none() {
                         continue;
                     }
                     return self.begin_task(&task, setup, &interruption).await;
                 }
                 Ok(None) | Err(StoreError::NoRoom(_)) => return Ok(vec![PhaseEvent::NothingFound]),
-                // It waits for a board that cannot be written.
+                // The board cannot be written. The teammate waits before it tries again.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
                     self.back_off.begin_wait("the board", STORE_BACKOFF);
@@ -393,10 +393,15 @@ impl Teammate {
     }
 
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
-        let stop_reason = || claims::stop_reason(&self.host, self.work_gate());
-        let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
-        let refusal = if cause.counts_as_failure() { self.host.refusal(claim) } else { None };
-        let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
+        let mut reason = match self.back_off.release_reason(cause) {
+            Some(reason) => reason,
+            None => claims::stop_reason(&self.host, self.work_gate()),
+        };
+        if cause.counts_as_failure()
+            && let Some(refusal) = self.host.refusal(claim)
+        {
+            reason = format!("{reason}; {refusal}");
+        }
         self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?;
         self.host.record_attempt_end(claim).await;
         self.host.turn_control.set_claim(None);
