@@ -1,4 +1,4 @@
-//! The picture of a run in the README. It shows a real run, and the test compares it with a new run. This command makes it again:
+//! The picture of a run in the README. It shows a real run, and the test compares it with a new run. This command updates it:
 //!
 //!     UPDATE_DOCS=1 cargo test --locked --test session picture
 
@@ -16,7 +16,7 @@ const COLUMNS: u16 = 96;
 const CONFIG: &str = "[teams.shop]\nplan = \"plan.md\"\n\
     [[teams.shop.members]]\nname = \"alice\"\n[[teams.shop.members]]\nname = \"bob\"\n[[teams.shop.members]]\nname = \"carol\"\n";
 
-/// The tasks: a subject, a step, and a line with the tasks that must be done before.
+/// The tasks: the subject, the step, and the line of the plan that names the tasks before it.
 const TASKS: [(&str, &str, &str); 7] = [
     ("Read the configuration", "config", ""),
     ("Parse the command line", "arguments", ""),
@@ -35,7 +35,7 @@ fn run() -> TestSession {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("brigade.toml"), CONFIG).unwrap();
     let task =
-        |(subject, step, needs): &(&str, &str, &str)| format!("## {subject}\n{needs}```sh\n./check {step}\n```\n");
+        |(subject, step, after): &(&str, &str, &str)| format!("## {subject}\n{after}```sh\n./check {step}\n```\n");
     fs::write(folder.path().join("plan.md"), TASKS.iter().map(task).collect::<String>()).unwrap();
     fs::write(folder.path().join("check"), CHECK).unwrap();
     fs::set_permissions(folder.path().join("check"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -122,8 +122,8 @@ fn row_text(screen: &vt100::Screen, row: u16) -> String {
 }
 
 /// The sorted lines of a picture without times, numbers and names, which differ between runs.
-fn shapes(svg: &str) -> Vec<String> {
-    let mut shapes: Vec<String> = Vec::new();
+fn comparable_lines(svg: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
     for line in svg.lines().filter(|line| line.starts_with("<text")) {
         let mut text = String::new();
         let mut is_tag = false;
@@ -148,14 +148,14 @@ fn shapes(svg: &str) -> Vec<String> {
         });
         let mut words: Vec<&str> = words.collect();
         words.dedup();
-        shapes.push(words.join(" ").replace("0 min 0 s", "0 s").replace("0 ms", "0 s"));
+        lines.push(words.join(" ").replace("0 min 0 s", "0 s").replace("0 ms", "0 s"));
     }
-    shapes.sort();
-    shapes
+    lines.sort();
+    lines
 }
 
 #[test]
-fn picture_of_readme_shows_a_present_run() {
+fn readme_picture_shows_current_output() {
     let session = run();
     let picture = svg(session.screen().screen());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PICTURE);
@@ -163,6 +163,7 @@ fn picture_of_readme_shows_a_present_run() {
         fs::write(&path, &picture).unwrap();
     }
     let stored = fs::read_to_string(&path).unwrap_or_default();
-    let remedy = "UPDATE_DOCS=1 cargo test --locked --test session picture";
-    assert_eq!(shapes(&stored), shapes(&picture), "{PICTURE} shows an old run; make it again: {remedy}");
+    let command = "UPDATE_DOCS=1 cargo test --locked --test session picture";
+    let (old, new) = (comparable_lines(&stored), comparable_lines(&picture));
+    assert_eq!(old, new, "{PICTURE} does not show the current output; update it: {command}");
 }
