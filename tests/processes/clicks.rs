@@ -1,4 +1,4 @@
-//! A Mission Control without locks changes the state file while a team reports into it.
+//! A program without locks (a Mission Control, with buttons for people) changes the state file while a team reports into it.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +12,12 @@ use crate::testkit::process::{Process, WAIT_TIME_MAX, files_below, put_folder, w
 use crate::testkit::workspace::TestWorkspace;
 
 const CLICKS: u32 = 240;
-/// Clicks until the person waits and checks that the last one is obeyed.
-const CLICKS_AT_ONCE: u32 = 20;
+/// The clicks after which the test waits until the team obeys the last one.
+const CLICKS_PER_CHECK: u32 = 20;
 
-/// The way a Mission Control saves.
+/// The way that a program saves the state file.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Style {
+enum SaveStyle {
     /// Writes a second file and renames it.
     Rename,
     /// Truncates and writes: others may read half of the file.
@@ -29,7 +29,7 @@ fn team_at_work() -> (TestWorkspace, Process) {
     let plan: String = (1..=400).map(|id| format!("## Task {id}\n```sh\nsleep 0.05\n```\n")).collect();
     let workspace = TestWorkspace::with_team(2, &plan);
     let up = workspace.start(&["up", "--headless"]);
-    wait_until("the team reports", || current_is(&workspace, "continuous"));
+    wait_until("the team reports", || is_current_state(&workspace, "continuous"));
     (workspace, up)
 }
 
@@ -48,13 +48,13 @@ fn read_state_retrying(workspace: &TestWorkspace) -> Option<Value> {
     }
 }
 
-fn current_is(workspace: &TestWorkspace, mode: &str) -> bool {
+fn is_current_state(workspace: &TestWorkspace, mode: &str) -> bool {
     workspace.join("agent_state.json").exists()
         && read_state_retrying(workspace).is_some_and(|state| state["current_state"] == mode)
 }
 
 /// The desired state that the team saw last.
-fn last_reported_mode(workspace: &TestWorkspace) -> Option<Value> {
+fn last_seen_desired_state(workspace: &TestWorkspace) -> Option<Value> {
     workspace
         .events()
         .into_iter()
@@ -63,19 +63,19 @@ fn last_reported_mode(workspace: &TestWorkspace) -> Option<Value> {
         .map(|event| event["desired"].clone())
 }
 
-fn save(path: &Path, text: &str, style: Style) {
+fn save(path: &Path, text: &str, style: SaveStyle) {
     match style {
-        Style::Rename => {
+        SaveStyle::Rename => {
             let beside = path.with_extension("json.mc");
             fs::write(&beside, text).unwrap();
             fs::rename(&beside, path).unwrap();
         }
-        Style::InPlace => fs::write(path, text).unwrap(),
+        SaveStyle::InPlace => fs::write(path, text).unwrap(),
     }
 }
 
-/// Reads the file, changes the desired state, writes all of it: reports made in between are overwritten.
-fn click(workspace: &TestWorkspace, word: &str, note: &str, style: Style) {
+/// Reads the file, changes the desired state and writes the whole file. This overwrites reports that were made in between.
+fn click(workspace: &TestWorkspace, word: &str, note: &str, style: SaveStyle) {
     let mut state = read_state_retrying(workspace).expect("the state file is valid again soon");
     state["desired_state"] = json!(word);
     state["setBy"] = json!("human");
@@ -83,7 +83,7 @@ fn click(workspace: &TestWorkspace, word: &str, note: &str, style: Style) {
     save(&workspace.join("agent_state.json"), &serde_json::to_string_pretty(&state).unwrap(), style);
 }
 
-/// Returns true if this click is in effect, or if the one session it asked for is over.
+/// Returns true if this click is in effect, or if it asked for one session and that is over.
 fn is_in_effect(state: &Value, word: &str, note: &str) -> bool {
     let is_as_clicked = state["desired_state"] == word && state["note"] == note && state["setBy"] == "human";
     let is_over = word == "run_once" && state["desired_state"] == "pause" && state["setBy"] == "agent";
@@ -95,14 +95,15 @@ fn is_in_effect(state: &Value, word: &str, note: &str) -> bool {
 #[track_caller]
 fn wait_until_in_effect(workspace: &TestWorkspace, word: &str, note: &str) -> Value {
     let mut state = Value::Null;
-    wait_until(&format!("{note} ({word}) stands"), || {
+    wait_until(&format!("{note} ({word}) is in effect"), || {
         state = read_state_retrying(workspace).unwrap();
         is_in_effect(&state, word, note)
     });
     state
 }
 
-fn attack(style: Style) {
+/// Clicks while a team reports. No reader sees half a file, and the team obeys.
+fn check_clicks(style: SaveStyle) {
     let (workspace, mut up) = team_at_work();
     let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -110,10 +111,10 @@ fn attack(style: Style) {
         scope.spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 let is_whole = match style {
-                    Style::Rename => {
+                    SaveStyle::Rename => {
                         serde_json::from_slice::<Value>(&fs::read(workspace.join("agent_state.json")).unwrap()).is_ok()
                     }
-                    Style::InPlace => read_state_retrying(workspace).is_some(),
+                    SaveStyle::InPlace => read_state_retrying(workspace).is_some(),
                 };
                 assert!(is_whole, "a reader saw half a state file");
                 reads.fetch_add(1, Ordering::Relaxed);
@@ -130,39 +131,39 @@ fn attack(style: Style) {
     assert!(reads.into_inner() > 100);
     assert!(!up.has_ended(), "{}", up.output_so_far());
     assert!(!up.output_so_far().contains("panicked"), "{}", up.output_so_far());
-    let quarantined: Vec<_> = quarantined_files(&workspace);
+    let quarantined = quarantined_files(&workspace);
     assert!(quarantined.is_empty(), "no file was invalid, but these were quarantined: {quarantined:?}");
     up.signal("INT");
     assert!(matches!(up.code(), Some(0 | 130)), "all tasks may be done: {}", up.output_so_far());
     workspace.assert_no_temporaries();
 }
 
-fn save_random_states(workspace: &TestWorkspace, style: Style) {
+fn save_random_states(workspace: &TestWorkspace, style: SaveStyle) {
     for number in 1..=CLICKS {
         let word = fastrand::choice(["continuous", "pause", "run_once"]).unwrap();
         let note = format!("click {number}");
         click(workspace, word, &note, style);
-        if number % CLICKS_AT_ONCE != 0 {
+        if number % CLICKS_PER_CHECK != 0 {
             std::thread::sleep(Duration::from_micros(fastrand::u64(..8_000)));
             continue;
         }
         let accepted_words: &[&str] = if word == "run_once" { &["run_once", "pause"] } else { &[word] };
         let started_at = Instant::now();
-        while !last_reported_mode(workspace).is_some_and(|mode| accepted_words.iter().any(|word| mode == *word)) {
+        while !last_seen_desired_state(workspace).is_some_and(|mode| accepted_words.iter().any(|word| mode == *word)) {
             wait_until_in_effect(workspace, word, &note);
             assert!(started_at.elapsed() < WAIT_TIME_MAX, "{style:?}: click {number} ({word}) is not obeyed");
             std::thread::sleep(Duration::from_millis(2));
         }
-        // The state stays so while the team reports.
-        let reports = AtomicU64::new(0);
+        // The click stays in effect while the team reports.
+        let mut reports = 0;
         let mut last = Value::Null;
         wait_until("the team continues to report", || {
             let state = wait_until_in_effect(workspace, word, &note);
             if state["timestamp"] != last {
                 last = state["timestamp"].clone();
-                reports.fetch_add(1, Ordering::Relaxed);
+                reports += 1;
             }
-            word != "continuous" || reports.load(Ordering::Relaxed) > 1
+            word != "continuous" || reports > 1
         });
     }
 }
@@ -174,12 +175,12 @@ fn quarantined_files(workspace: &TestWorkspace) -> Vec<String> {
 
 #[test]
 fn last_desired_state_saved_by_rename_wins() {
-    attack(Style::Rename);
+    check_clicks(SaveStyle::Rename);
 }
 
 #[test]
 fn last_desired_state_saved_in_place_wins() {
-    attack(Style::InPlace);
+    check_clicks(SaveStyle::InPlace);
 }
 
 #[test]
@@ -194,10 +195,10 @@ fn slowly_saved_state_file_is_not_invalid() {
         fs::write(workspace.join("agent_state.json"), &text).unwrap();
         // An incomplete file counts as invalid after this time.
         if started_at.elapsed() >= SETTLE_TIME {
-            println!("the machine is busy: the file was saved too slowly, again");
+            println!("the machine is busy: the file was saved too slowly; trying again");
             continue;
         }
-        wait_until("the team obeys", || current_is(&workspace, "pause"));
+        wait_until("the team obeys", || is_current_state(&workspace, "pause"));
         assert_eq!(workspace.state()["note"], "slow");
         assert_eq!(quarantined_files(&workspace), [""; 0]);
         return;
@@ -208,26 +209,28 @@ fn slowly_saved_state_file_is_not_invalid() {
 fn invalid_state_file_pauses_team() {
     let (workspace, mut up) = team_at_work();
     let path = workspace.join("agent_state.json");
-    let resume = |what: &str| {
-        wait_until(what, || current_is(&workspace, "pause") && last_reported_mode(&workspace) == Some("pause".into()));
+    let check_pause_and_resume = |what: &str| {
+        wait_until(what, || {
+            is_current_state(&workspace, "pause") && last_seen_desired_state(&workspace) == Some("pause".into())
+        });
         assert_eq!(workspace.state()["desired_state"], "pause");
         assert_eq!(workspace.run(&["state", "continuous"]).code, Some(0));
-        wait_until("the team continues", || current_is(&workspace, "continuous"));
+        wait_until("the team continues", || is_current_state(&workspace, "continuous"));
     };
-    for rubbish in
+    for invalid in
         ["{\"desired_state\": \"run_once\", \"current_state\"", "", "[1, 2]", "\u{0}\u{0}\u{0}\u{0}", "<html>"]
     {
         let before = quarantined_files(&workspace).len();
-        fs::write(&path, rubbish).unwrap();
-        wait_until("the file is quarantined", || quarantined_files(&workspace).len() > before || before >= 3);
-        resume("an invalid file means pause");
+        fs::write(&path, invalid).unwrap();
+        wait_until("the file is quarantined", || quarantined_files(&workspace).len() > before);
+        check_pause_and_resume("an invalid file means pause");
     }
     let quarantined: Vec<String> = quarantined_files(&workspace).iter().map(|name| workspace.read(name)).collect();
     assert!(quarantined.contains(&"<html>".to_owned()), "{quarantined:?}");
     fs::remove_file(&path).unwrap();
-    resume("a missing file means pause");
+    check_pause_and_resume("a missing file means pause");
     fs::write(&path, json!({ "desired_state": "hyperdrive", "mine": 1.50 }).to_string()).unwrap();
-    wait_until("an unknown word means pause", || current_is(&workspace, "pause"));
+    wait_until("an unknown word means pause", || is_current_state(&workspace, "pause"));
     assert_eq!((&workspace.state()["desired_state"], &workspace.state()["mine"]), (&"hyperdrive".into(), &1.5.into()));
     let warned = workspace
         .events()
@@ -236,12 +239,12 @@ fn invalid_state_file_pauses_team() {
     assert!(warned, "{}", up.output_so_far());
     assert!(workspace.run(&["state"]).out.contains("hyperdrive"));
     assert_eq!(workspace.run(&["state", "continuous"]).code, Some(0));
-    wait_until("the team continues", || current_is(&workspace, "continuous"));
+    wait_until("the team continues", || is_current_state(&workspace, "continuous"));
     put_folder(&path);
     fs::write(path.join("x"), "x").unwrap();
-    wait_until("a folder means pause", || last_reported_mode(&workspace) == Some("pause".into()));
+    wait_until("a folder means pause", || last_seen_desired_state(&workspace) == Some("pause".into()));
     fs::remove_dir_all(&path).unwrap();
-    resume("the folder is gone");
+    check_pause_and_resume("the folder is gone");
     assert!(!up.has_ended(), "{}", up.output_so_far());
 }
 
@@ -258,7 +261,7 @@ fn content_of(workspace: &TestWorkspace) -> Vec<String> {
 }
 
 #[test]
-fn commands_that_show_write_nothing() {
+fn read_commands_write_nothing() {
     let invalid = "{\"desired_state\": ";
     for state in [None, Some("{\"desired_state\": \"continuous\", \"mine\": 1.50}"), Some(invalid)] {
         let workspace = TestWorkspace::with_idle_team(1);
@@ -287,8 +290,8 @@ fn summary_names_invalid_state_file() {
     let mut run = workspace.start(&["run"]);
     wait_until("a task is in progress", || workspace.tasks().iter().any(|task| task["status"] == "in_progress"));
     // In place, the bytes could go into the version that a report displaces at this moment, and be quarantined without a pause.
-    save(&workspace.join("agent_state.json"), "{\n<html>", Style::Rename);
-    wait_until("the team is paused", || last_reported_mode(&workspace) == Some("pause".into()));
+    save(&workspace.join("agent_state.json"), "{\n<html>", SaveStyle::Rename);
+    wait_until("the team is paused", || last_seen_desired_state(&workspace) == Some("pause".into()));
     workspace.write("go", "");
     assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
     let output = run.output_so_far();
