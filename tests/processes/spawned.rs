@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::testkit::process::{Process, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
-/// A script for the lead, which spawns two teammates, and for them.
+/// The script of the lead, which spawns two teammates, and of these teammates. `work` is their answer to a task.
 fn script(work: &Value) -> Value {
     let spawn = |name: &str, role: &str| {
         let input = json!({ "name": name, "role": role, "prompt": format!("You are the {role}: look around.") });
@@ -22,6 +22,14 @@ fn script(work: &Value) -> Value {
         "task": work,
         "report": [{ "say": "It is built." }],
     })
+}
+
+/// The answer that completes a task.
+fn completion() -> Value {
+    json!([{ "call": [{
+        "tool": "task_update",
+        "input": { "task_id": "{{task}}", "status": "completed", "result": "done" },
+    }] }])
 }
 
 fn workspace(work: &Value) -> TestWorkspace {
@@ -65,8 +73,8 @@ fn times_instructed(workspace: &TestWorkspace, name: &str) -> usize {
 fn spawned_teammates_survive_kills_and_get_mail() {
     let endless = json!([{ "call": [{ "tool": "bash", "input": { "command": "echo ran >> ran.txt; sleep 300" } }] }]);
     let workspace = workspace(&endless);
-    let to_nobody = workspace.run(&["send", "all", "hello"]);
-    assert!(to_nobody.code == Some(2) && to_nobody.err.contains("the team has no teammates"), "{to_nobody:?}");
+    let refused = workspace.run(&["send", "all", "hello"]);
+    assert!(refused.code == Some(2) && refused.err.contains("the team has no teammates"), "{refused:?}");
     let mut up = workspace.start(&["up", "crew", "Build it", "--headless"]);
     wait_until("the command runs", || workspace.join("ran.txt").exists());
     wait_until("both have read their instructions", || {
@@ -75,13 +83,12 @@ fn spawned_teammates_survive_kills_and_get_mail() {
     kill(&mut up, &workspace);
     assert_eq!(names(&workspace), ["ada", "ben"], "a killed team has the same members");
 
-    let completed = json!([{ "call": [{ "tool": "task_update", "input": { "task_id": "{{task}}", "status": "completed", "result": "done" } }] }]);
-    workspace.write("script.json", &script(&completed).to_string());
+    workspace.write("script.json", &script(&completion()).to_string());
     let mut up = workspace.start(&["up", "--headless"]);
     wait_until("the task is done", || workspace.task(1)["status"] == "completed");
     assert_eq!(workspace.task(1)["owner"], "ada", "the role survives");
-    let told = workspace.run(&["send", "all", "hello everyone"]);
-    assert!(told.code == Some(0) && told.out.contains("all 2 members"), "{told:?}");
+    let broadcast = workspace.run(&["send", "all", "hello everyone"]);
+    assert!(broadcast.code == Some(0) && broadcast.out.contains("all 2 members"), "{broadcast:?}");
     wait_until("both have read it", || {
         ["ada", "ben"].iter().all(|name| transcript(&workspace, name).contains("from human: hello everyone"))
     });
@@ -123,8 +130,7 @@ fn spawned_teammates_survive_kills_and_get_mail() {
 fn spawned_teammates_survive_kill_at_any_moment() {
     // The team is killed after a growing number of events, so that the kill falls before, into and after the spawns.
     for events in [1, 3, 5, 7, 9, 12, 15] {
-        let work = json!([{ "call": [{ "tool": "task_update", "input": { "task_id": "{{task}}", "status": "completed", "result": "done" } }] }]);
-        let workspace = workspace(&work);
+        let workspace = workspace(&completion());
         let mut up = workspace.start(&["up", "crew", "Build it", "--headless"]);
         wait_until("some events are logged", || workspace.events().len() >= events);
         kill(&mut up, &workspace);
