@@ -1,7 +1,7 @@
 //! Changes of concurrent callers, made in one transaction.
 //!
-//! A lock that passes from one thread to another is unused until the other runs. So one caller at a time makes the changes of all callers
-//! that wait, in the order of their calls. Each caller then waits for the disk on its own thread.
+//! While a lock passes from one thread to another, no thread works under it. So one caller at a time makes the changes of all waiting
+//! callers, in the order of their calls. Each caller then waits for the disk on its own thread.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::stores::fs::OpenFile;
 
 use super::store::{BoardFiles, ChangeProgress};
 
-/// One change of one task.
-pub(super) struct ChangeRequest {
+/// A change of one task that a caller waits for.
+pub(super) struct QueuedChange {
     pub(super) id: TaskId,
     pub(super) change: Change,
     pub(super) by: Actor,
-    /// True if the change must not be divided into several transactions.
-    pub(super) is_last_step: bool,
+    /// True if a reopening must be made in one step.
+    pub(super) is_one_step: bool,
 }
 
 /// The callers whose changes are not made yet.
@@ -33,28 +33,28 @@ pub(super) struct ChangeQueue(Mutex<QueueState>);
 #[derive(Default)]
 struct QueueState {
     waiting: Vec<WaitingCaller>,
-    /// True while one caller makes changes. Later callers wait for the next turn.
-    is_in_progress: bool,
+    /// True while one caller makes a group of changes. Later callers wait for the next group.
+    is_group_running: bool,
 }
 
 struct WaitingCaller {
-    request: Arc<ChangeRequest>,
-    answers: Sender<Answer>,
+    queued: Arc<QueuedChange>,
+    replies: Sender<Reply>,
 }
 
-/// The message to a waiting caller.
-enum Answer {
+/// The reply to a waiting caller.
+enum Reply {
     /// Its change was made or refused.
-    Outcome(Box<Outcome>),
-    /// It is its turn to make all waiting changes, with its own.
-    Turn,
+    Outcome(Box<ChangeOutcome>),
+    /// It must make all waiting changes, with its own.
+    MakeGroup,
 }
 
-struct Outcome {
+struct ChangeOutcome {
     progress: StoreResult<ChangeProgress>,
-    /// The files that the caller makes durable.
+    /// The files and folders that the caller makes durable.
     pending: SyncRequest,
-    /// The files that the caller frees by dropping them.
+    /// The replaced files, which the disk frees when the caller drops this.
     _replaced: Vec<OpenFile>,
 }
 
@@ -62,8 +62,8 @@ impl ChangeQueue {
     fn add(&self, caller: WaitingCaller) {
         let mut state = self.0.lock();
         state.waiting.push(caller);
-        if !state.is_in_progress {
-            state.start_turn();
+        if !state.is_group_running {
+            state.start_group();
         }
     }
 
@@ -73,61 +73,61 @@ impl ChangeQueue {
 }
 
 impl QueueState {
-    /// Tells the first caller to make all changes that wait.
-    fn start_turn(&mut self) {
-        // A waiting caller keeps its receiver, so it gets the message.
-        self.is_in_progress = self.waiting.first().is_some_and(|first| first.answers.send(Answer::Turn).is_ok());
+    /// Tells the first caller to make all waiting changes.
+    fn start_group(&mut self) {
+        // A waiting caller keeps its receiver, so it gets the reply.
+        self.is_group_running = self.waiting.first().is_some_and(|first| first.replies.send(Reply::MakeGroup).is_ok());
     }
 }
 
-/// A caller's turn to make the waiting changes. Its end, also by a panic, gives the answers and starts the next turn.
-struct Turn<'a> {
+/// A group of changes that one caller makes. Dropping it, also in a panic, sends the outcomes and starts the next group.
+struct ChangeGroup<'a> {
     queue: &'a ChangeQueue,
-    /// The callers whose changes were made or refused. They get their answers without the lock, because each answer wakes a thread.
-    answered: Vec<(Sender<Answer>, Answer)>,
+    /// The outcome for each caller. They are sent after the board's lock is released, because each wakes a thread.
+    outcomes: Vec<(Sender<Reply>, Box<ChangeOutcome>)>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ChangeGroup<'_> {
     fn drop(&mut self) {
-        for (answers, answer) in self.answered.drain(..) {
-            // Every caller waits for its answer.
-            let _ = answers.send(answer);
+        for (replies, outcome) in self.outcomes.drain(..) {
+            // Every caller waits for its outcome.
+            let _ = replies.send(Reply::Outcome(outcome));
         }
-        self.queue.0.lock().start_turn();
+        self.queue.0.lock().start_group();
     }
 }
 
 impl BoardFiles {
-    /// Makes a change, together with those of other callers. Also returns what must become durable.
-    pub(super) fn change_together(&self, request: ChangeRequest) -> StoreResult<(ChangeProgress, SyncRequest)> {
-        let request = Arc::new(request);
+    /// Makes a change, together with those of other callers. Also returns the files and folders that must become durable.
+    pub(super) fn change_in_group(&self, queued: QueuedChange) -> StoreResult<(ChangeProgress, SyncRequest)> {
+        let queued = Arc::new(queued);
         let (sender, receiver) = mpsc::channel();
-        self.change_queue.add(WaitingCaller { request: Arc::clone(&request), answers: sender });
+        self.change_queue.add(WaitingCaller { queued: Arc::clone(&queued), replies: sender });
         loop {
             match receiver.recv() {
-                Ok(Answer::Turn) => self.make_waiting_changes()?,
-                Ok(Answer::Outcome(outcome)) => {
-                    let Outcome { progress, pending, .. } = *outcome;
+                Ok(Reply::MakeGroup) => self.make_waiting_changes()?,
+                Ok(Reply::Outcome(outcome)) => {
+                    let ChangeOutcome { progress, pending, .. } = *outcome;
                     return Ok((progress?, pending));
                 }
-                // Another caller could not take the lock, or panicked.
-                Err(_) => return self.transact(|transaction| transaction.change(&request)),
+                // The caller that made the group did not get the lock, or panicked.
+                Err(_) => return self.transact(|transaction| transaction.change(&queued)),
             }
         }
     }
 
     fn make_waiting_changes(&self) -> StoreResult<()> {
-        let mut turn = Turn { queue: &self.change_queue, answered: Vec::new() };
+        let mut group = ChangeGroup { queue: &self.change_queue, outcomes: Vec::new() };
         let callers = self.change_queue.take_all();
-        let answered = &mut turn.answered;
+        let outcomes = &mut group.outcomes;
         self.transact(|transaction| {
-            for WaitingCaller { request, answers } in callers {
-                let outcome = Outcome {
-                    progress: transaction.change(&request),
+            for WaitingCaller { queued, replies } in callers {
+                let outcome = ChangeOutcome {
+                    progress: transaction.change(&queued),
                     pending: mem::take(&mut transaction.pending),
                     _replaced: mem::take(&mut transaction.replaced),
                 };
-                answered.push((answers, Answer::Outcome(Box::new(outcome))));
+                outcomes.push((replies, Box::new(outcome)));
             }
             Ok(())
         })?;
@@ -195,10 +195,10 @@ mod tests {
     }
 
     impl Fixture {
-        /// The outcomes of one completion of each task, all made in the same turn, unless that panics.
+        /// The outcomes of one completion of each task, all made in one group, unless that panics.
         fn complete_together(&self, attempt_of: impl Fn(&Task) -> u32) -> Vec<thread::Result<StoreResult<Task>>> {
-            self.board.change_queue.0.lock().is_in_progress = true;
-            let turn = Turn { queue: &self.board.change_queue, answered: Vec::new() };
+            self.board.change_queue.0.lock().is_group_running = true;
+            let group = ChangeGroup { queue: &self.board.change_queue, outcomes: Vec::new() };
             thread::scope(|scope| {
                 let complete = |task: &Task| {
                     let (id, attempt, board) = (task.id, attempt_of(task), &self.board);
@@ -209,7 +209,7 @@ mod tests {
                 while self.board.change_queue.0.lock().waiting.len() < CALLERS {
                     thread::yield_now();
                 }
-                drop(turn);
+                drop(group);
                 callers.into_iter().map(thread::ScopedJoinHandle::join).collect()
             })
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_in_turn_ends_only_its_caller() {
+    fn panic_in_group_ends_only_its_caller() {
         let fixture = fixture();
         fixture.clock.0.store(true, Ordering::SeqCst);
         let outcomes = fixture.complete_together(|task| task.attempt);

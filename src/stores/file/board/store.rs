@@ -20,7 +20,7 @@ use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
 
-use super::change_queue::{ChangeQueue, ChangeRequest};
+use super::change_queue::{ChangeQueue, QueuedChange};
 use super::folder_scan::BoardState;
 use super::paths::{LOCK_FILE, board_folder};
 use super::transaction::{Transaction, check_claim_space};
@@ -275,9 +275,9 @@ impl BoardFiles {
         let mut steps_left = REOPEN_STEPS_MAX;
         loop {
             steps_left -= 1;
-            let is_last_step = steps_left == 0;
-            let request = ChangeRequest { id, change: change.clone(), by: by.clone(), is_last_step };
-            let (progress, pending) = self.change_together(request)?;
+            let is_one_step = steps_left == 0;
+            let queued = QueuedChange { id, change: change.clone(), by: by.clone(), is_one_step };
+            let (progress, pending) = self.change_in_group(queued)?;
             self.sync(&pending)?;
             match progress {
                 ChangeProgress::Continue => {}
@@ -345,15 +345,15 @@ impl Transaction<'_> {
         self.state.task(id).map(|task| Task::clone(&task))
     }
 
-    pub(super) fn change(&mut self, request: &ChangeRequest) -> StoreResult<ChangeProgress> {
-        let ChangeRequest { id, change, by, is_last_step } = request;
+    pub(super) fn change(&mut self, queued: &QueuedChange) -> StoreResult<ChangeProgress> {
+        let QueuedChange { id, change, by, is_one_step } = queued;
         let task = self.reload_task(*id)?;
         let planned = board_engine::change(self.index(), &task, change, by, self.now)?;
         if matches!(change, Change::Edit(_)) {
             check_claim_space(&planned.task)?;
         }
         let mut tasks = self.apply_changes(&planned.before)?;
-        if matches!(change, Change::Reopen) && !tasks.is_empty() && !is_last_step {
+        if matches!(change, Change::Reopen) && !tasks.is_empty() && !is_one_step {
             // A power cut could keep the reopened task but lose the links of its dependents.
             self.put_tasks(tasks)?;
             return Ok(ChangeProgress::Continue);
