@@ -186,7 +186,7 @@ pub enum Effect {
     /// Reminds the model that it still holds a task.
     Remind,
     /// Tells the model that its claim is lost.
-    TellClaimLost,
+    NotifyClaimLost,
     /// Releases the claim.
     Release {
         /// The claim.
@@ -361,7 +361,7 @@ fn step_work(
         (PhaseEvent::Finished, _) => {
             (Phase::Work { claim: None, turns, reminded: false, ending: None }, vec![Effect::Report])
         }
-        (PhaseEvent::ClaimLost, _) => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
+        (PhaseEvent::ClaimLost, _) => (idle, [&[Effect::NotifyClaimLost], IDLE_EFFECTS].concat()),
         (PhaseEvent::StopRequested | PhaseEvent::BudgetSpent, _) => (Phase::Stopping { claim }, vec![Effect::Report]),
         (PhaseEvent::NothingFound | PhaseEvent::PollDue | PhaseEvent::IdleShutdownDue, _) => {
             return Err(IllegalTransition { phase: current, event });
@@ -403,7 +403,7 @@ fn step_waiting(
             (Phase::Work { claim: Some(claim), turns, reminded, ending: None }, vec![Effect::Report, Effect::RunTurn])
         }
         PhaseEvent::PollDue => (current, vec![Effect::ReadInbox]),
-        PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
+        PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::NotifyClaimLost], IDLE_EFFECTS].concat()),
         PhaseEvent::Compacted => (current, vec![]),
         PhaseEvent::WorkEnded if reminded => check_evidence(claim, turns, reminded, turn_limit(turns, limits)),
         PhaseEvent::WorkEnded => step_evidence(claim, turns, reminded, turn_limit(turns, limits), Evidence::None),

@@ -121,7 +121,7 @@ impl Teammate {
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
             Effect::Remind => claims::remind(&mut self.host).await?,
-            Effect::TellClaimLost => self.notify_claim_lost().await?,
+            Effect::NotifyClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
             // `run` handles them.
             Effect::Exit | Effect::ExitIdle => {}
@@ -271,7 +271,7 @@ impl Teammate {
         let outcomes = self.host.read_inbox().await?;
         let mut events = self.handle_outcomes(outcomes).await?;
         if matches!(self.control.phase, Phase::Waiting { .. }) && events.is_empty() {
-            // Its model answers a shutdown request. An approval that came before the wait is in its context.
+            // The model answers a shutdown request. An answer that came before this wait is in its context already.
             if self.control.requests.shutdown != shutdown_before {
                 events.push(PhaseEvent::Mail);
             } else if !self.claims.awaits_answer(&self.host).await {
