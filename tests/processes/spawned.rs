@@ -1,5 +1,5 @@
-//! A team whose teammates were all spawned by its lead. They survive kills and stops with role, instructions and provider, and get
-//! their mail.
+//! Teammates that are not in the config or do not run all the time. Spawned teammates survive kills and stops with role, instructions
+//! and provider, and get their mail. A teammate that ended while idle returns for a task.
 
 use std::fs;
 
