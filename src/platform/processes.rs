@@ -76,7 +76,7 @@ fn process_file(pid: i32, file: &str) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
-/// Returns `true` between the start of execve(2) and the moment when the system knows the new arguments. Kernel threads and ended
+/// Returns true between the start of execve(2) and the moment when the system knows the new arguments. Kernel threads and ended
 /// processes have no program.
 fn is_replacing_program(pid: i32) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok() && process_file(pid, "cmdline").is_empty()
@@ -260,7 +260,7 @@ pub fn own_group() -> i32 {
     rustix::process::getpgrp().as_raw_nonzero().get()
 }
 
-/// Returns `true` if a group has any process, including ended ones.
+/// Returns true if a group has any process, including ended ones.
 pub fn group_exists(group: i32) -> bool {
     group > 1 && Pid::from_raw(group).is_some_and(|group| test_kill_process_group(group) != Err(Errno::SRCH))
 }

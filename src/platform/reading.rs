@@ -167,7 +167,7 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
     Ok(PlainFile::check(file.into_std())?.file)
 }
 
-/// Returns `true` if a relative path, as written, never leaves the folder that it starts in.
+/// Returns true if a relative path, as written, never leaves the folder that it starts in.
 fn stays_below(path: &Path) -> bool {
     let mut depth = 0_usize;
     path.components().all(|part| match part {

@@ -44,12 +44,12 @@ impl Terminal {
     }
 }
 
-/// Returns `true` if the terminal's type says that it can move its cursor.
+/// Returns true if the terminal's type says that it can move its cursor.
 pub fn can_draw() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term != "dumb" && !term.is_empty())
 }
 
-/// Returns `true` if this process is in the foreground of the terminal on stdin, or on stdout, so that it may read it and change its settings. `true`
+/// Returns true if this process is in the foreground of the terminal on stdin, or on stdout, so that it may read it and change its settings. `true`
 /// without job control.
 pub fn is_in_foreground() -> bool {
     // The input may come from a file.

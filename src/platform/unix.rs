@@ -142,13 +142,13 @@ pub fn stamp_of(metadata: &Metadata) -> FileStamp {
     }
 }
 
-/// Returns `true` if a file belongs to this user or to root. As root, only root's own files are trusted: git also trusts
+/// Returns true if a file belongs to this user or to root. As root, only root's own files are trusted: git also trusts
 /// files of `SUDO_UID`, but Brigade has `--config` for those.
 pub fn is_trusted_owner(metadata: &Metadata) -> bool {
     [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
 }
 
-/// Returns `true` if both files belong to the same user.
+/// Returns true if both files belong to the same user.
 pub fn has_same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
@@ -156,7 +156,7 @@ pub fn has_same_owner(a: &Metadata, b: &Metadata) -> bool {
 /// The user ids of people, who each have a group with the same id and no other member; see login.defs(5), UID_MIN.
 const PERSON_UIDS: std::ops::Range<u32> = 1_000..60_000;
 
-/// Returns `true` if users other than its owner can write a file. A person's own group does not count: with the common umask 002 it can
+/// Returns true if users other than its owner can write a file. A person's own group does not count: with the common umask 002 it can
 /// write all files of that person.
 pub fn is_shared(metadata: &Metadata) -> bool {
     let has_own_group = metadata.gid() == metadata.uid() && PERSON_UIDS.contains(&metadata.uid());
@@ -216,7 +216,7 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns `true` if a process with this id exists. Processes of other pid namespaces or machines are not visible.
+/// Returns true if a process with this id exists. Processes of other pid namespaces or machines are not visible.
 pub fn process_lives(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
@@ -239,7 +239,7 @@ pub(super) fn file_system_type(folder: &Path) -> Option<i64> {
     }
 }
 
-/// Returns `true` if the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes. Then a
+/// Returns true if the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes. Then a
 /// power cut leaves the old or the new file even without a sync. Ext4 (`auto_da_alloc`, its default), btrfs and zfs promise that. Others
 /// may leave an empty file.
 pub fn renames_after_bytes(folder: &Path) -> bool {
@@ -247,7 +247,7 @@ pub fn renames_after_bytes(folder: &Path) -> bool {
     file_system_type(folder).is_some_and(|kind| ORDERED_TYPES.contains(&kind))
 }
 
-/// Returns `true` if the error is an I/O error of the disk (EIO).
+/// Returns true if the error is an I/O error of the disk (EIO).
 pub fn is_media_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }

@@ -103,7 +103,7 @@ mod linux {
         }
     }
 
-    /// Returns `true` if all changes to the folder go through this kernel. Only known local file systems count.
+    /// Returns true if all changes to the folder go through this kernel. Only known local file systems count.
     fn is_local(folder: &Path) -> bool {
         const LOCAL_TYPES: [i64; 8] = [
             0xEF53,      // ext2, ext3, ext4

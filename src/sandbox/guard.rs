@@ -226,7 +226,7 @@ pub(super) fn wait_for_order(mut channel: impl Read) {
     while matches!(channel.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
 }
 
-/// Returns `true` if this process has children. It reaps ended ones.
+/// Returns true if this process has children. It reaps ended ones.
 pub(super) fn has_children() -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -237,7 +237,7 @@ pub(super) fn has_children() -> bool {
     }
 }
 
-/// Returns `true` if processes of the command are left. All are children of a subreaper; elsewhere some may remain in the group.
+/// Returns true if processes of the command are left. All are children of a subreaper; elsewhere some may remain in the group.
 fn has_processes_left(group: Pid) -> bool {
     has_children() || !cfg!(target_os = "linux") && rustix::process::test_kill_process_group(group).is_ok()
 }

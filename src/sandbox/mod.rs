@@ -109,7 +109,7 @@ words! {
 /// `true` if [`run_if_guard`] was called. Without it, a program that is started as a command's guard would run its own `main` again.
 static IS_GUARD_READY: AtomicBool = AtomicBool::new(false);
 
-/// Returns `true` if this program can be the guard of its commands.
+/// Returns true if this program can be the guard of its commands.
 pub fn is_guard_ready() -> bool {
     IS_GUARD_READY.load(Ordering::Relaxed)
 }
@@ -167,7 +167,7 @@ fn own_arguments() -> [OsString; 2] {
     [GUARD_ARGUMENT.into(), std::env::var_os(WORKER_VARIABLE).unwrap_or_default()]
 }
 
-/// Returns `true` if a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
+/// Returns true if a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
 /// that, because the kernel keeps it with the process.
 pub fn is_started_by_worker(pid: i32, mark: &str) -> bool {
     let is_guard = || {

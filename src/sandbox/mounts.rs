@@ -201,7 +201,7 @@ fn mask(path: &Path) -> Result<(), String> {
     rustix::mount::mount("tmpfs", path, "tmpfs", flags, c"size=4k,mode=0555").map_err(|error| failed(&error))
 }
 
-/// Returns `true` if a file or folder exists, so that something can be mounted there.
+/// Returns true if a file or folder exists, so that something can be mounted there.
 ///
 /// # Errors
 /// The path is a symbolic link, or it cannot be reached. A path that cannot be reached now may be reached after a change of mode.

@@ -46,7 +46,7 @@ fn real(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// Returns `true` if the path has the right kind and belongs to this user. Another user could put a link into a shared folder.
+/// Returns true if the path has the right kind and belongs to this user. Another user could put a link into a shared folder.
 fn is_own(path: &Path, is_kind: impl Fn(&std::fs::FileType) -> bool) -> bool {
     let metadata = path.symlink_metadata().ok();
     metadata.is_some_and(|metadata| is_kind(&metadata.file_type()) && metadata.uid() == geteuid().as_raw())

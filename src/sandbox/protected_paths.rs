@@ -152,7 +152,7 @@ fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     rules
 }
 
-/// Returns `true` if a folder is the home folder or contains it, so that it cannot be read-only.
+/// Returns true if a folder is the home folder or contains it, so that it cannot be read-only.
 pub(super) fn is_home_or_above(folder: &Path) -> bool {
     folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
 }

@@ -45,7 +45,7 @@ pub(super) fn receive_spec() -> Option<(CommandSpec, UnixStream)> {
     Some((CommandSpec::read(io::BufReader::new(&channel)).ok()?, channel))
 }
 
-/// Tells the guard whether the process is confined, and waits for the start byte. Returns `false` if the command must not start.
+/// Tells the guard whether the process is confined, and waits for the start byte. Returns false if the command must not start.
 pub(super) fn is_started(channel: &mut UnixStream, confined: Result<(), ConfinementError>) -> bool {
     if let Err(ConfinementError { word, reason }) = confined {
         let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
@@ -56,7 +56,7 @@ pub(super) fn is_started(channel: &mut UnixStream, confined: Result<(), Confinem
     channel.write_all(&[READY]).is_ok() && channel.read_exact(&mut start_byte).is_ok() && start_byte == START_BYTE
 }
 
-/// Makes the kernel kill this process when the guard dies. Returns `false` if the guard has already ended.
+/// Makes the kernel kill this process when the guard dies. Returns false if the guard has already ended.
 fn die_with(guard: i32) -> bool {
     // An additional protection: the guard ends every process of the command before it exits.
     #[cfg(target_os = "linux")]

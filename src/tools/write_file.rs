@@ -46,7 +46,7 @@ impl TypedTool for WriteFile {
     }
 }
 
-/// Returns the text of a file in the workspace. Returns `None` if it cannot be read or is too long to be compared. It blocks shortly.
+/// Returns the text of a file in the workspace. Returns `None` if it cannot be read or is too long to be compared. Blocks for a short time.
 pub fn file_text(path: &str, context: &ToolContext) -> Option<String> {
     let workspace = FileAccess::of(context).open(Arc::default()).ok()?;
     let file = workspace.open_file(&workspace.resolve(path).ok()?).ok()?;

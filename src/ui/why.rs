@@ -345,7 +345,7 @@ fn through(start: TaskId, end: TaskId, visited_from: &HashMap<TaskId, TaskId>) -
     text
 }
 
-/// Returns `false` for an empty list: the members are not known then.
+/// Returns false for an empty list: the members are not known then.
 fn lacks_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> bool {
     !candidates.is_empty()
         && !candidates.iter().any(|candidate| has_capability(&task.requires, &candidate.capabilities))

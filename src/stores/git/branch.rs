@@ -98,7 +98,7 @@ impl RepositoryInner {
         Ok(output.lines().map(str::to_owned).collect())
     }
 
-    /// Returns `true` if the commits of `head` beyond `base` were made for this task. Teammates must have committed them. They may be on
+    /// Returns true if the commits of `head` beyond `base` were made for this task. Teammates must have committed them. They may be on
     /// no branch except the checked out one, which must not be another task's. This keeps a person's work and unverified work of other
     /// tasks from being merged.
     fn is_made_for(
@@ -128,7 +128,7 @@ impl RepositoryInner {
     }
 }
 
-/// Returns `true` if the text has the form of a commit id.
+/// Returns true if the text has the form of a commit id.
 pub(super) fn is_commit(text: &str) -> bool {
     COMMIT_ID_DIGITS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -247,7 +247,7 @@ fn with_trailers(object: &[u8], rewritten: &[(String, String)], assignment: &Ass
     Some(bytes)
 }
 
-/// Returns `true` if a message ends with a paragraph of trailers that is not its first one.
+/// Returns true if a message ends with a paragraph of trailers that is not its first one.
 fn ends_with_trailers(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let Some((_, last)) = text.trim_end().rsplit_once("\n\n") else { return false };

@@ -63,7 +63,7 @@ impl RepositoryInner {
         files::replace(&worktree.root.join(END_FILE), &format!("{} {}\n", worktree.assignment.attempt, digest(&at)?))
     }
 
-    /// Removes the worktree of a failed attempt, so that the next one starts in a new one. Returns `false` if the next name must be
+    /// Removes the worktree of a failed attempt, so that the next one starts in a new one. Returns false if the next name must be
     /// tried.
     pub(super) fn renew(
         &self,
@@ -269,7 +269,7 @@ impl RepositoryInner {
         Ok(Err(format!("all branches up to {last} keep other work")))
     }
 
-    /// Returns `true` if a commit has the same files and parents.
+    /// Returns true if a commit has the same files and parents.
     fn equals(&self, commit: &str, kept: &KeptCommit) -> Result<bool, RepositoryError> {
         let output = self.main.git(["log", "-1", "--format=%T %P", commit]).ok()?.line();
         Ok(!kept.parents.is_empty() && output == format!("{} {}", kept.tree, kept.parents.join(" ")))

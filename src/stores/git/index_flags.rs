@@ -61,7 +61,7 @@ pub(super) fn first_with_work<'a>(at: &RepoPath, repositories: &'a [PathBuf]) ->
     })
 }
 
-/// Returns `true` if the path is a folder that is not empty.
+/// Returns true if the path is a folder that is not empty.
 pub(super) fn is_non_empty_folder(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }

@@ -29,7 +29,7 @@ pub enum Inspection {
     Good(String),
 }
 
-/// Inspects git in `workspace`. Git should ignore `run_time_file`. It blocks.
+/// Inspects git in `workspace`. Git should ignore `run_time_file`. Blocks.
 pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
     let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
     let version = version.line();
@@ -48,7 +48,7 @@ pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
 
 impl GitRepository {
     /// The tracked files in `folder` with one of these names, in any case, and those below folders with these names. Empty if `folder`
-    /// is not in a repository. It blocks.
+    /// is not in a repository. Blocks.
     ///
     /// # Errors
     /// Git fails in an existing repository.
@@ -62,7 +62,7 @@ impl GitRepository {
     }
 
     /// The files of `workspace` with uncommitted changes, and those that are neither tracked nor ignored. A folder of such files counts
-    /// as one. It blocks.
+    /// as one. Blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].

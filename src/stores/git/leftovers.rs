@@ -35,7 +35,7 @@ pub struct KeptAttempt {
 }
 
 impl GitRepository {
-    /// The branches of all teams that keep the work of failed attempts. It blocks.
+    /// The branches of all teams that keep the work of failed attempts. Blocks.
     ///
     /// # Errors
     /// `workspace` is not in a repository, or git fails.
@@ -54,7 +54,7 @@ impl GitRepository {
         Ok(kept.into_iter().map(attempt).collect())
     }
 
-    /// Removes a branch that keeps a failed attempt's work, unless it moved or is checked out. It blocks.
+    /// Removes a branch that keeps a failed attempt's work, unless it moved or is checked out. Blocks.
     ///
     /// # Errors
     /// The branch is checked out, or git fails.
@@ -69,7 +69,7 @@ impl GitRepository {
         main.git(["update-ref", "--no-deref", "-d", &name, &kept.commit]).ok().map(drop)
     }
 
-    /// The leftovers of all teams' tasks that are not on the board: `is_on_board` returns `false` for them. It blocks.
+    /// The leftovers of all teams' tasks that are not on the board: `is_on_board` returns `false` for them. Blocks.
     ///
     /// # Errors
     /// `workspace` is not in a repository, or git fails.

@@ -274,7 +274,7 @@ fn reset_scratch(at: &RepoPath, commit: &str) -> Result<(), RepositoryError> {
     at.git(["clean", "-f", "-f", "-d", "-q"]).ok().map(drop)
 }
 
-/// Returns `true` if git refuses to check out this name: it would be a git folder, or a path outside the worktree.
+/// Returns true if git refuses to check out this name: it would be a git folder, or a path outside the worktree.
 fn is_invalid_component(name: &str) -> bool {
     // Some file systems ignore these characters.
     let is_significant = |c: &char| !matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');

@@ -90,7 +90,7 @@ impl RepositoryInner {
         Ok(())
     }
 
-    /// Returns `true` if a folder name is that of one of this team's worktrees.
+    /// Returns true if a folder name is that of one of this team's worktrees.
     fn is_of_team(&self, name: &str) -> bool {
         name.strip_prefix(&self.branch.team)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with(".merge"))

@@ -168,7 +168,7 @@ impl RepoPath {
     }
 }
 
-/// Returns `true` for the first or the last line of a conflict that git marked.
+/// Returns true for the first or the last line of a conflict that git marked.
 fn is_marker(line: &[u8]) -> bool {
     [b"<<<<<<< ", b">>>>>>> "].iter().any(|marker| line.starts_with(*marker))
 }

@@ -45,7 +45,7 @@ impl RepoPath {
 }
 
 impl GitRepository {
-    /// Returns the diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. It blocks.
+    /// Returns the diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. Blocks.
     ///
     /// `target` is the ref of the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed
     /// lines per file.
@@ -75,7 +75,7 @@ impl GitRepository {
         main.commit_diff(&base, commit, summary_columns)
     }
 
-    /// Returns the diff of a merge into the team branch. `summary_columns` is as for [`GitRepository::review_diff`]. It blocks.
+    /// Returns the diff of a merge into the team branch. `summary_columns` is as for [`GitRepository::review_diff`]. Blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, `merge` is not an id of a commit in it, or git fails.
@@ -92,7 +92,7 @@ impl GitRepository {
     }
 
     /// Returns the diff from the point where the work in a task's worktree began, up to the current content of its tracked
-    /// files. `target` and `summary_columns` are as for [`GitRepository::review_diff`]. It blocks.
+    /// files. `target` and `summary_columns` are as for [`GitRepository::review_diff`]. Blocks.
     ///
     /// # Errors
     /// The folder is no worktree that teams can use, or git fails.
@@ -107,7 +107,7 @@ impl GitRepository {
         at.printed_diff(&["--no-optional-locks", "diff", "--ignore-submodules=dirty"], &[&base], summary_columns)
     }
 
-    /// Returns the files of a task's worktree that git neither tracks nor ignores. It blocks.
+    /// Returns the files of a task's worktree that git neither tracks nor ignores. Blocks.
     ///
     /// # Errors
     /// As [`GitRepository::worktree_diff`].
@@ -118,7 +118,7 @@ impl GitRepository {
     }
 
     /// Returns the reasons that the commits of a merge give for removed lines of other tasks. It is empty if `merge` is not a merge
-    /// commit. It blocks.
+    /// commit. Blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, or git fails.

@@ -50,7 +50,7 @@ pub struct TakeOver {
 
 impl GitRepository {
     /// The state of the branch that a team's merges go into, if the team were launched in `workspace`. It should have the merges
-    /// `recorded`. It blocks.
+    /// `recorded`. Blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
@@ -91,7 +91,7 @@ impl GitRepository {
     }
 
     /// Runs `git merge` for the team branch in the person's checkout, with the person's settings and hooks. If it fails, nothing is
-    /// changed. It blocks.
+    /// changed. Blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`], or git cannot merge. The error names the files and the next step.

@@ -191,7 +191,7 @@ fn commit_of_head(at: &RepoPath) -> String {
     files::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Returns `true` if the file has the content of `path` in `commit`, or a beginning of it.
+/// Returns true if the file has the content of `path` in `commit`, or a beginning of it.
 fn is_part_of(at: &RepoPath, file: &Path, commit: &str, path: &Path) -> Result<bool, RepositoryError> {
     let content = match fs::read_link(file) {
         Ok(target) => target.into_os_string().into_encoded_bytes(),

@@ -38,7 +38,7 @@ impl RepoPath {
         found.next().is_none().then_some(first)
     }
 
-    /// Returns `true` if a branch is checked out in an existing worktree.
+    /// Returns true if a branch is checked out in an existing worktree.
     pub(super) fn is_checked_out(&self, branch: &str) -> Result<bool, RepositoryError> {
         let output = {
             let _worktree_list = self.worktree_list.lock();
@@ -121,7 +121,7 @@ impl RepoPath {
     }
 }
 
-/// Returns `true` if Brigade created the worktree.
+/// Returns true if Brigade created the worktree.
 pub(super) fn is_marked(at: &RepoPath) -> bool {
     at.git_dir.join(MARK_FILE).is_file()
 }

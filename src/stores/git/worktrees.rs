@@ -304,7 +304,7 @@ impl RepositoryInner {
         Ok(WorktreeStatus::Foreign(format!("it has no state file, and {branch} is checked out in it")))
     }
 
-    /// Returns `true` if the worktree holds more than git wrote when it created it. Missing files do not count.
+    /// Returns true if the worktree holds more than git wrote when it created it. Missing files do not count.
     fn has_been_worked_in(&self, at: &RepoPath) -> Result<bool, RepositoryError> {
         let output = at.changes(&[])?;
         let is_own =
