@@ -10,6 +10,7 @@ use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{PORTS_PER_WORKTREE, PendingSetup, Repository, Setup, SetupPlace, Worktree};
 
 use crate::harness::{TestRepository, edit, git, git_output, open_with_setup, task};
+use crate::testkit::process::wait_until;
 
 /// A repository with an ignored file `.env`, whose worktrees are set up like this.
 async fn repository(setup: SetupSpec) -> TestRepository {
@@ -49,7 +50,11 @@ async fn worktrees_have_stable_distinct_ports() {
     assert_eq!(distinct.len(), 5, "{ports:?}");
     assert!(distinct.iter().all(|port| port % PORTS_PER_WORKTREE == 0), "the ranges do not overlap: {distinct:?}");
     // A program of the worktree listens there after a restart.
-    let listener = TcpListener::bind(("127.0.0.1", ports[0].0)).unwrap();
+    let mut listener = None;
+    wait_until("no other test tries the port", || {
+        listener = TcpListener::bind(("127.0.0.1", ports[0].0)).ok();
+        listener.is_some()
+    });
     let again = open_with_setup(repo.path(), SetupSpec::default()).await.unwrap();
     for (port, place) in &ports {
         assert_eq!(again.prepare_setup(place).await.unwrap().port_base, *port);
