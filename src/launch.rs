@@ -15,7 +15,7 @@ use crate::domain::task::NewTask;
 use crate::domain::team_spec::TeamSpec;
 use crate::domain::transcript::Usage;
 use crate::embed::Team;
-use crate::platform::threads;
+use crate::platform::{processes, threads};
 use crate::ports::{BoardView, Stores};
 use crate::service::pending::PendingForPerson;
 use crate::team::StartOptions;
@@ -34,6 +34,8 @@ fn budget_remedy(used: Usage) -> String {
 /// # Errors
 /// The workspace cannot be used, or the team cannot be launched.
 pub fn launch(launch: LaunchRequest) -> CliResult<Exit> {
+    // Each command of a member takes several files, and many systems permit only 256 or 1024.
+    processes::raise_open_files_limit();
     let runtime = threads::runtime().map_err(|error| CliError::not_started(&error))?;
     let outcome = runtime.block_on(run(launch));
     // Blocking calls that hang (a dead network disk) must not keep the process alive.

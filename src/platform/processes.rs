@@ -12,7 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process, kill_process_group, test_kill_process_group};
+use rustix::process::{
+    Pid, Resource, Rlimit, getrlimit, kill_process, kill_process_group, setrlimit, test_kill_process_group,
+};
+
+/// The open files for a thousand members. A much larger limit would slow programs that close each possible file.
+const OPEN_FILES_WANTED: u64 = 8192;
 
 /// The interval between checks whether killed processes are gone.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -218,6 +223,16 @@ pub fn close_files_except(kept_numbers: &[i32]) {
     for number in open.into_iter().filter(|number| *number > 2 && !kept_numbers.contains(number)) {
         // The file that listed the folder is closed already.
         let _ = nix::unistd::close(number);
+    }
+}
+
+/// Raises the limit of open files of this process and its later children to [`OPEN_FILES_WANTED`], as far as the system permits it.
+pub fn raise_open_files_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(OPEN_FILES_WANTED, |maximum| maximum.min(OPEN_FILES_WANTED));
+    if limit.current.is_some_and(|current| current < wanted) {
+        // If the system refuses it, a process that needs more files reports that.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
     }
 }
 

@@ -34,13 +34,15 @@ impl GuardedProcess {
     /// Starts the process, and records its process group before that. Returns its output too, if it is a pipe.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
+    /// [`ServiceError::Refused`] if the guard cannot start it; [`ServiceError::Failed`] if the guard cannot be started, or the process
+    /// cannot be recorded.
     pub async fn start(
         prepared: PreparedCommand,
         registry: Arc<dyn CommandRegistry>,
     ) -> Result<(Self, Option<ChildStdout>), ServiceError> {
-        let mut child = with_stops_blocked(|| Command::from(prepared.process).spawn())
-            .map_err(|error| not_started(&error.to_string()))?;
+        let mut child = with_stops_blocked(|| Command::from(prepared.process).spawn()).map_err(|error| {
+            ServiceError::Failed(format!("the command was not started: cannot start its guard: {error}"))
+        })?;
         let output = child.stdout.take();
         let (Some(guard_stdin), Some(messages)) = (child.stdin.take(), child.stderr.take()) else {
             return Err(ServiceError::Failed("the guard was started without its pipes".to_owned()));

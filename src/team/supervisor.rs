@@ -314,7 +314,7 @@ impl Supervisor {
     /// Writes the rows of the members again that another program has overwritten with an older copy of the roster.
     pub async fn restore_roster(&self) {
         if let Err(error) = self.services.stores.roster.read().await {
-            self.services.events.warn("roster", error.to_string());
+            self.services.events.warn_once("roster", &error.to_string());
         }
     }
 

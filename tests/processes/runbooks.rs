@@ -1,6 +1,10 @@
 //! Members without a model: the blocks of a task, the failure reasons, and the reports.
 
+use crate::testkit::process::ProcessOutput;
 use crate::testkit::workspace::TestWorkspace;
+
+/// More members than 64 open files suffice for.
+const MEMBERS: usize = 24;
 
 fn summary(workspace: &TestWorkspace, id: u64) -> String {
     workspace.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()
@@ -42,4 +46,27 @@ fn runbook_fails_attempt_if_verify_fails() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!((&workspace.task(1)["status"], &workspace.task(1)["attempt"]), (&"completed".into(), &2.into()));
     assert!(run.out.contains("verify `echo looked; test -e built` failed: exit status 1"), "{run:?}");
+}
+
+#[test]
+fn many_commands_run_at_once_under_small_limit_of_open_files() {
+    let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n```sh\nsleep 0.5\n```\n\n")).collect();
+    let workspace = TestWorkspace::with_team(MEMBERS, &plan);
+    let mut command = workspace.command("sh");
+    command.args(["-c", "ulimit -Sn 64; exec \"$0\" run", env!("CARGO_BIN_EXE_brigade")]);
+    let run = ProcessOutput::of(command);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!((1..=MEMBERS as u64).all(|id| workspace.task(id)["attempt"] == 1), "{run:?}");
+}
+
+#[test]
+fn command_without_guard_costs_no_attempt() {
+    let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n```sh\nsleep 0.5\n```\n\n")).collect();
+    let workspace = TestWorkspace::with_team(MEMBERS, &plan);
+    let mut command = workspace.command("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" run", env!("CARGO_BIN_EXE_brigade")]);
+    let run = ProcessOutput::of(command);
+    assert!(format!("{}{}", run.out, run.err).contains("cannot start its guard: Too many open files"), "{run:?}");
+    let failed: Vec<u64> = (1..=MEMBERS as u64).filter(|id| workspace.task(*id)["status"] == "failed").collect();
+    assert!(failed.is_empty(), "{failed:?}: {run:?}");
 }

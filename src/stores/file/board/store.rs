@@ -78,8 +78,11 @@ impl BoardFiles {
         }
         let board = Self::with_index(files, folder, durability, clock, changes, false);
         board.state().refresh()?;
-        if let Err(error) = board.transact(|transaction| transaction.recover()) {
-            tracing::warn!(%error, "cannot write to the board; it is read-only");
+        match board.transact(|transaction| transaction.recover()) {
+            // Another process holds the lock. Each call takes it again, and reports it.
+            Err(StoreError::Io { source, .. }) if fs::LockTimeout::in_error(&source).is_some() => {}
+            Err(error) => tracing::warn!(%error, "cannot write to the board; it is read-only"),
+            Ok(_) => {}
         }
         Ok(board)
     }

@@ -30,8 +30,8 @@ const INVALID_AHEAD_MAX: u64 = 100_000;
 /// The largest watermark file, in bytes: one number and a newline.
 const WATERMARK_BYTES_MAX: u64 = 64;
 
-/// The most replaced files that are kept open.
-const REPLACED_MAX: usize = 8;
+/// The most replaced files that a transaction keeps open.
+const REPLACED_MAX: usize = 32;
 
 /// A task file that is written under a temporary name.
 pub(super) struct StagedTask<'a> {
@@ -49,6 +49,8 @@ pub(super) struct Transaction<'a> {
     pub(super) pending: SyncRequest,
     /// Replaced files, which the disk frees without the lock: that takes longer than their replacement.
     pub(super) replaced: Vec<OpenFile>,
+    /// The count of all files that were kept open.
+    replaced_count: usize,
     /// True if anything changed on disk.
     pub(super) has_written: bool,
 }
@@ -56,7 +58,15 @@ pub(super) struct Transaction<'a> {
 impl<'a> Transaction<'a> {
     pub(super) fn new(board: &'a BoardFiles, state: MutexGuard<'a, BoardState>) -> Self {
         let now = board.clock.now();
-        Self { board, state, now, pending: SyncRequest::default(), replaced: Vec::new(), has_written: false }
+        Self {
+            board,
+            state,
+            now,
+            pending: SyncRequest::default(),
+            replaced: Vec::new(),
+            replaced_count: 0,
+            has_written: false,
+        }
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -115,7 +125,8 @@ impl<'a> Transaction<'a> {
 
     /// Renames a staged file to its final name.
     pub(super) fn commit(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
-        if self.replaced.len() < REPLACED_MAX {
+        if self.replaced_count < REPLACED_MAX {
+            self.replaced_count += 1;
             self.replaced.extend(self.board.files.keep_open(file.final_path()));
         }
         let temporary = file.temporary_name().to_owned();
