@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
@@ -37,6 +38,19 @@ async fn provision(repo: &TestRepository, id: u64) -> (Worktree, SetupPlace) {
     (worktree, place)
 }
 
+/// Listens on a port as soon as it is free. A process that another test is starting may keep a closed listener open for a moment.
+fn listen(address: &str, port: u16) -> io::Result<TcpListener> {
+    let mut listener = TcpListener::bind((address, port));
+    wait_until("the port is free", || {
+        let is_used = listener.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+        if is_used {
+            listener = TcpListener::bind((address, port));
+        }
+        !is_used
+    });
+    listener
+}
+
 #[tokio::test]
 async fn worktrees_have_stable_distinct_ports() {
     let repo = repository(SetupSpec::default()).await;
@@ -50,11 +64,7 @@ async fn worktrees_have_stable_distinct_ports() {
     assert_eq!(distinct.len(), 5, "{ports:?}");
     assert!(distinct.iter().all(|port| port % PORTS_PER_WORKTREE == 0), "the ranges do not overlap: {distinct:?}");
     // A program of the worktree listens there after a restart.
-    let mut listener = None;
-    wait_until("no other test tries the port", || {
-        listener = TcpListener::bind(("127.0.0.1", ports[0].0)).ok();
-        listener.is_some()
-    });
+    let listener = listen("127.0.0.1", ports[0].0).unwrap();
     let again = open_with_setup(repo.path(), SetupSpec::default()).await.unwrap();
     for (port, place) in &ports {
         assert_eq!(again.prepare_setup(place).await.unwrap().port_base, *port);
@@ -63,7 +73,7 @@ async fn worktrees_have_stable_distinct_ports() {
     // A new worktree at the same place avoids a port in use.
     let SetupPlace::Task(first) = &ports[0].1 else { panic!() };
     for address in ["127.0.0.1", "::1"] {
-        let Ok(_listener) = TcpListener::bind((address, ports[0].0)) else {
+        let Ok(_listener) = listen(address, ports[0].0) else {
             assert_eq!(address, "::1");
             println!("skipped: this machine has no IPv6");
             continue;
