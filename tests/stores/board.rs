@@ -984,6 +984,28 @@ mod shared {
         assert!(error.contains(".tasks") && error.contains("read-only"), "{error}");
     }
 
+    /// A clock by which another program removes a file at every call of the board.
+    struct RemovingClock(PathBuf);
+
+    impl Clock for RemovingClock {
+        fn now(&self) -> UnixMs {
+            let _ = fs::remove_file(&self.0);
+            UnixMs(0)
+        }
+    }
+
+    #[test]
+    fn created_task_is_returned_even_if_removed_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(".tasks/task_2.json");
+        let (files, clock) = (Arc::new(RealFileSystem::default()), Arc::new(RemovingClock(file.clone())));
+        let board = BoardFiles::open(files, folder.path(), Durability::Power, clock, broadcast::channel(16).0).unwrap();
+        let tasks = ["a", "b", "c"].map(task).to_vec();
+        let created = board.create(&Actor::new("lead", ActorKind::Lead), tasks, false).unwrap();
+        assert_eq!(created.iter().map(|task| task.id.0).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(!file.exists(), "it was removed");
+    }
+
     #[tokio::test]
     async fn board_without_lock_is_readable() {
         let folder = tempfile::tempdir().unwrap();

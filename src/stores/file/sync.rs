@@ -6,14 +6,15 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::ports::{IoAction, StoreResult};
-use crate::stores::fs::FileSystem;
+use crate::stores::fs::{FileKind, FileSystem};
 
 use super::{Durability, failed};
 
 /// The files and folders that must be durable before a call may return.
 #[derive(Debug, Default, Clone)]
 pub struct SyncRequest {
-    /// Files whose bytes must be durable. A missing file is skipped: a later call replaced or removed it, and syncs for itself.
+    /// Files whose bytes must be durable. A missing file is skipped: a later call replaced or removed it, and syncs for itself. So is
+    /// anything else in its place, which another program put there.
     pub files: Vec<PathBuf>,
     /// Folders whose entries must be durable.
     pub folders: Vec<PathBuf>,
@@ -32,6 +33,7 @@ impl SyncRequest {
         for path in &self.files {
             match files.sync_file(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(_) if files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File) => {}
                 synced => synced.map_err(failed(IoAction::Sync, path))?,
             }
         }
@@ -52,7 +54,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
         let files = RealFileSystem::default();
-        let request = SyncRequest { files: vec![missing.clone()], folders: vec![folder.path().to_owned()] };
+        let not_a_file = folder.path().join("task_1.json");
+        std::fs::create_dir(&not_a_file).unwrap();
+        let request = SyncRequest { files: vec![missing.clone(), not_a_file], folders: vec![folder.path().to_owned()] };
         request.sync(&files, Durability::Power).unwrap();
         let request = SyncRequest { files: vec![], folders: vec![missing] };
         let error = request.sync(&files, Durability::Power).unwrap_err().to_string();

@@ -43,19 +43,19 @@ impl BoardFiles {
         for _ in 0..CREATE_ATTEMPTS_MAX {
             let (planned, _) = self.transact(|transaction| transaction.reserve(request))?;
             if planned.created.is_empty() {
-                return self.transact(|transaction| transaction.results(&planned.ids)).map(|(tasks, _)| tasks);
+                return self.transact(|transaction| transaction.results(&planned.ids, &[])).map(|(tasks, _)| tasks);
             }
             let prepared = self.prepare(planned)?;
-            let record = record_of(&prepared.planned.created);
+            let created = prepared.planned.created.clone();
             let (ids, pending) = self.transact(|transaction| transaction.publish(request, prepared))?;
             let Some(ids) = ids else {
                 continue;
             };
             self.sync(&pending)?;
-            if let Some((first, last)) = record {
+            if let Some((first, last)) = record_of(&created) {
                 self.apply_record(first, last)?;
             }
-            return self.transact(|transaction| transaction.results(&ids)).map(|(tasks, _)| tasks);
+            return self.transact(|transaction| transaction.results(&ids, &created)).map(|(tasks, _)| tasks);
         }
         Err(StoreError::Invalid("cannot create the tasks: the board keeps changing; try again".to_owned()))
     }
@@ -167,8 +167,15 @@ impl<'a> Transaction<'a> {
         Ok(planned)
     }
 
-    fn results(&mut self, ids: &[TaskId]) -> StoreResult<Vec<Task>> {
-        ids.iter().map(|id| self.state.task(*id).map(|task| Task::clone(&task))).collect()
+    /// The tasks as they are now. Another program may already have changed or removed the file of a created one: that one is returned
+    /// as it was created.
+    fn results(&mut self, ids: &[TaskId], created: &[Task]) -> StoreResult<Vec<Task>> {
+        let created = |id| created.iter().find(|task| task.id == id).cloned();
+        let result = |id: &TaskId| match self.state.task(*id) {
+            Ok(task) => Ok(Task::clone(&task)),
+            Err(error) => created(*id).ok_or(error),
+        };
+        ids.iter().map(result).collect()
     }
 
     /// Writes temporaries without a sync: either a record makes them recoverable, or the call promises no durability.
