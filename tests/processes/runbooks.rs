@@ -49,7 +49,7 @@ fn runbook_fails_attempt_if_verify_fails() {
 }
 
 #[test]
-fn many_commands_run_at_once_under_small_limit_of_open_files() {
+fn small_limit_of_open_files_is_raised() {
     let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n```sh\nsleep 0.5\n```\n\n")).collect();
     let workspace = TestWorkspace::with_team(MEMBERS, &plan);
     let mut command = workspace.command("sh");
