@@ -21,8 +21,9 @@ pub use locks::{LockHolder, lock_holder, open_lock_file};
 pub use reading::PlainFile;
 use reading::describe_open_error;
 pub use unix::{
-    Folder, exchange, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_shared, is_trusted_owner,
-    network_file_system, process_lives, rename_new, renames_after_bytes, stamp_of, sync_folder,
+    Folder, exchange, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_resource_shortage,
+    is_shared, is_trusted_owner, network_file_system, process_lives, rename_new, renames_after_bytes, stamp_of,
+    sync_folder,
 };
 
 /// A file's version: files with the same stamp have the same bytes, except for a write within the clock's resolution.

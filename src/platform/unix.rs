@@ -252,6 +252,11 @@ pub fn is_media_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
+/// Returns true if the system had no file, process or memory left for the call.
+pub fn is_resource_shortage(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
+}
+
 /// The network or user-space file system of `folder`, whose locks and file events are unreliable. `None` for
 /// a local disk, and if the system does not tell. The numbers are from statfs(2) and the kernel's `magic.h`.
 pub fn network_file_system(folder: &Path) -> Option<&'static str> {

@@ -42,8 +42,8 @@ impl AgentProcess {
     /// Starts the program that `script` executes, confined like a command of this context.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`] if the guard cannot start it; [`ServiceError::Failed`] if the guard cannot be started, or the process
-    /// cannot be recorded.
+    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if the system lacks files, processes or memory for its
+    /// guard, or if it cannot be recorded.
     pub async fn start(script: &str, context: &CommandContext) -> Result<Self, ServiceError> {
         context.check_confinement()?;
         let mut claim = context.claim.clone();

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::ServiceError;
 use super::command::CommandRegistry;
 use crate::domain::records::{GuardProcess, RunningCommand};
-use crate::platform::processes;
 use crate::platform::terminal::with_stops_blocked;
+use crate::platform::{is_resource_shortage, processes};
 use crate::ports::StoreResult;
 use crate::sandbox::{self, CommandExit, GuardMessage, PreparedCommand, START_BYTE};
 
@@ -34,14 +34,18 @@ impl GuardedProcess {
     /// Starts the process, and records its process group before that. Returns its output too, if it is a pipe.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`] if the guard cannot start it; [`ServiceError::Failed`] if the guard cannot be started, or the process
-    /// cannot be recorded.
+    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if the system lacks files, processes or memory for its
+    /// guard, or if it cannot be recorded.
     pub async fn start(
         prepared: PreparedCommand,
         registry: Arc<dyn CommandRegistry>,
     ) -> Result<(Self, Option<ChildStdout>), ServiceError> {
         let mut child = with_stops_blocked(|| Command::from(prepared.process).spawn()).map_err(|error| {
-            ServiceError::Failed(format!("the command was not started: cannot start its guard: {error}"))
+            if is_resource_shortage(&error) {
+                ServiceError::Failed(format!("the command was not started: cannot start its guard: {error}"))
+            } else {
+                not_started(&error.to_string())
+            }
         })?;
         let output = child.stdout.take();
         let (Some(guard_stdin), Some(messages)) = (child.stdin.take(), child.stderr.take()) else {
