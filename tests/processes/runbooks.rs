@@ -48,24 +48,26 @@ fn runbook_fails_attempt_if_verify_fails() {
     assert!(run.out.contains("verify `echo looked; test -e built` failed: exit status 1"), "{run:?}");
 }
 
-#[test]
-fn small_limit_of_open_files_is_raised() {
+/// A run in which all members work at once, after `ulimit` with these arguments.
+fn run_under_limit(limit: &str) -> (TestWorkspace, ProcessOutput) {
     let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n```sh\nsleep 0.5\n```\n\n")).collect();
     let workspace = TestWorkspace::with_team(MEMBERS, &plan);
     let mut command = workspace.command("sh");
-    command.args(["-c", "ulimit -Sn 64; exec \"$0\" run", env!("CARGO_BIN_EXE_brigade")]);
+    command.args(["-c", &format!("ulimit {limit}; exec \"$0\" run"), env!("CARGO_BIN_EXE_brigade")]);
     let run = ProcessOutput::of(command);
+    (workspace, run)
+}
+
+#[test]
+fn soft_limit_of_open_files_is_raised() {
+    let (workspace, run) = run_under_limit("-Sn 64");
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!((1..=MEMBERS as u64).all(|id| workspace.task(id)["attempt"] == 1), "{run:?}");
 }
 
 #[test]
-fn command_without_guard_costs_no_attempt() {
-    let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n```sh\nsleep 0.5\n```\n\n")).collect();
-    let workspace = TestWorkspace::with_team(MEMBERS, &plan);
-    let mut command = workspace.command("sh");
-    command.args(["-c", "ulimit -n 64; exec \"$0\" run", env!("CARGO_BIN_EXE_brigade")]);
-    let run = ProcessOutput::of(command);
+fn lack_of_open_files_fails_no_attempt() {
+    let (workspace, run) = run_under_limit("-n 64");
     assert!(format!("{}{}", run.out, run.err).contains("cannot start its guard: Too many open files"), "{run:?}");
     let failed: Vec<u64> = (1..=MEMBERS as u64).filter(|id| workspace.task(*id)["status"] == "failed").collect();
     assert!(failed.is_empty(), "{failed:?}: {run:?}");

@@ -154,13 +154,13 @@ mod tests {
 
     const CALLERS: usize = 8;
 
-    /// A clock that panics once when it is told to.
+    /// A clock whose next call panics while its flag is set. The panic clears the flag.
     #[derive(Default)]
     struct PanicClock(AtomicBool);
 
     impl Clock for PanicClock {
         fn now(&self) -> UnixMs {
-            assert!(!self.0.swap(false, Ordering::SeqCst), "the clock was told to panic");
+            assert!(!self.0.swap(false, Ordering::SeqCst), "the flag of the clock is set");
             UnixMs(0)
         }
     }
