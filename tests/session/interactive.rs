@@ -194,6 +194,8 @@ fn open_question_stays_on_prompt_until_answered() {
     assert_eq!(session.line().trim_end(), "crew? x", "a piece of it is left after the input");
     session.type_in("\u{7f}");
     session.wait_for_line("crew? ada asks");
+    session
+        .wait_until("the question is recorded as read", |_| session.run(&["inbox", "--json"]).contains("\"data\":[]"));
     // Killed and started again, the program does not repeat the message and still waits.
     let mut session = TestSession::at(session.kill(), 50, 120, "xterm-256color");
     session.wait_for_line("crew? ada asks: Which colour?");
@@ -428,6 +430,10 @@ fn streamed_answer_is_shown_once() {
         session.type_in("hello\r/doctor\r");
         session.wait_until("the answer", |shown| shown.contains(&format!("session {number} is over")));
     }
+    // A text that arrives while a line is entered may wait for the next prompt.
+    session.wait_until("the last answer", |shown| shown.matches("I write it down.").count() == 6);
+    session.type_in("/quit\r");
+    assert_eq!(session.code(), Some(130), "the goal is not met");
     let shown = session.shown();
     assert_eq!(shown.matches("I hear you.").count(), 6, "{shown}");
     assert_eq!(shown.matches("I write it down.").count(), 6, "{shown}");
