@@ -14,11 +14,11 @@ use rustyline::error::ReadlineError;
 use rustyline::highlight::{CmdKind, Highlighter};
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::{CompletionType, Config};
+use rustyline::{ColorMode, CompletionType, Config};
 use tokio::sync::mpsc;
 
 use super::completion::{EmptyLine, complete, hint};
-use super::screen::{Pause, Printer};
+use super::screen::Printer;
 use crate::cli::complete::WorkspaceVocabulary;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -71,10 +71,10 @@ pub struct Editor {
 /// The reason why the editor must leave the line that it reads; `None` while it may read on.
 type SharedLeaveReason = Arc<Mutex<Option<LeaveReason>>>;
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum LeaveReason {
-    /// The process is suspended. Nothing is printed while the pause lives.
-    Suspend { _pause: Pause },
+    /// The process is suspended.
+    Suspend,
     /// The interactive session ends.
     End,
 }
@@ -94,6 +94,8 @@ impl Editor {
         let terminal = Terminal::save();
         let config = Config::builder()
             .completion_type(CompletionType::List)
+            // The helper decides about colours. Without this mode the editor would not ask it for the prompt.
+            .color_mode(ColorMode::Forced)
             .completion_show_all_if_ambiguous(true)
             .max_history_size(HISTORY_MAX)
             .map_err(|error| cannot(&error))?
@@ -114,7 +116,7 @@ impl Editor {
             vocabulary: WorkspaceVocabulary { context: context.clone() },
             draft: Arc::clone(&draft),
             prompt_width: width(&prompt),
-            has_colors: screen.has_colors(),
+            screen: screen.clone(),
         };
         lines.set_helper(Some(helper));
         // The first interactive session has no history. A history that is not a plain file, or too large, is neither read nor written.
@@ -161,8 +163,7 @@ impl Editor {
             *self.leave_reason.lock() = None;
             return terminal::suspend();
         }
-        let pause = self.screen.pause();
-        *self.leave_reason.lock() = Some(LeaveReason::Suspend { _pause: pause });
+        *self.leave_reason.lock() = Some(LeaveReason::Suspend);
         terminal::interrupt();
     }
 
@@ -180,6 +181,7 @@ impl Editor {
         let Self { screen, terminal, .. } = self;
         let flush_and_restore = move || {
             screen.flush();
+            screen.end_line();
             if let Some(terminal) = terminal {
                 terminal.restore();
             }
@@ -188,10 +190,8 @@ impl Editor {
         let _ = tokio::task::spawn_blocking(flush_and_restore).await;
     }
 
-    /// Makes the editor's thread draw what was printed, and end. An interrupt has no effect before the thread reads, so it is repeated.
+    /// Makes the editor's thread end. An interrupt has no effect before the thread reads, so it is repeated.
     async fn leave_line(&mut self) {
-        let screen = self.screen.clone();
-        let _ = tokio::task::spawn_blocking(move || screen.hand_over()).await;
         *self.leave_reason.lock() = Some(LeaveReason::End);
         for _ in 0..INTERRUPTS_MAX {
             terminal::interrupt();
@@ -235,9 +235,16 @@ impl EditorThread {
             // A background job of a shell must not read the terminal.
             terminal::wait_for_foreground();
             *self.draft.lock() = initial.clone();
+            self.screen.begin_line();
             let line = lines.readline_with_initial(&self.prompt, initial.text.split_at(initial.cursor));
             initial = Draft::default();
             let draft = std::mem::take(&mut *self.draft.lock());
+            let is_interrupted = matches!(line, Err(ReadlineError::Interrupted));
+            let leave_reason = if is_interrupted { self.leave_reason.lock().take() } else { None };
+            if leave_reason == Some(LeaveReason::End) {
+                erase_line(width(&self.prompt) + width(&draft.text));
+            }
+            self.screen.end_line();
             let (event, is_last) = match line {
                 Ok(line) => {
                     // Without a history file only later interactive sessions miss the line.
@@ -246,11 +253,8 @@ impl EditorThread {
                     }
                     (EditorEvent::Line(line), false)
                 }
-                Err(ReadlineError::Interrupted) if self.leave_reason.lock().is_some() => {
-                    if matches!(self.leave_reason.lock().take(), Some(LeaveReason::End)) {
-                        erase_line(width(&self.prompt) + width(&draft.text));
-                        return;
-                    }
+                Err(ReadlineError::Interrupted) if leave_reason == Some(LeaveReason::End) => return,
+                Err(ReadlineError::Interrupted) if leave_reason == Some(LeaveReason::Suspend) => {
                     initial = draft;
                     self.screen.flush();
                     terminal::suspend();
@@ -288,8 +292,7 @@ struct Helper {
     vocabulary: WorkspaceVocabulary,
     draft: SharedDraft,
     prompt_width: usize,
-    /// Without colours nothing is highlighted, so an empty line names the open requests as a hint.
-    has_colors: bool,
+    screen: Printer,
 }
 
 impl Helper {
@@ -344,32 +347,31 @@ impl Hinter for Helper {
         if pos < line.len() {
             return None;
         }
-        if line.is_empty() && !self.has_colors {
-            return self.empty_line_text().map(|display| Hint { display, completion: None });
-        }
         hint(line).map(|(display, completion)| Hint { display, completion })
     }
 }
 
 impl Highlighter for Helper {
-    /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
+    /// The prompt, below the texts that wait to be printed. It ends with `?` instead of `>` while a request waits for an answer. Its width
+    /// stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
         let has_open_question = is_default && !self.empty_line.lock().questions.is_empty();
         let team = if has_open_question { prompt.strip_suffix("> ") } else { None };
-        Cow::Owned(match team {
+        let prompt = match team {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
-        })
+        };
+        Cow::Owned(self.screen.take_texts_above() + &self.screen.styled(prompt))
     }
 
     /// An empty line names the open requests. A hint would be late, because the editor updates hints only at a key.
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
         let text = if line.is_empty() { self.empty_line_text() } else { None };
-        text.map_or(Cow::Borrowed(line), |text| Cow::Owned(paint(DIM, &text)))
+        text.map_or(Cow::Borrowed(line), |text| Cow::Owned(self.screen.styled(paint(DIM, &text))))
     }
 
     fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
-        Cow::Owned(paint(DIM, hint))
+        Cow::Owned(self.screen.styled(paint(DIM, hint)))
     }
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustyline::ExternalPrinter;
 
 use crate::cli::output::Output;
@@ -21,39 +22,69 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Prints texts on the screen of an interactive session. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Printer {
-    texts: SyncSender<PrintJob>,
+    jobs: SyncSender<PrintJob>,
+    line: Arc<EditedLine>,
     has_colors: bool,
     /// The number of texts so far.
     texts_count: Arc<AtomicUsize>,
 }
 
+#[derive(Debug)]
 enum PrintJob {
     Print(String),
-    /// Draw the prompt again, if a line editor shows one.
-    RedrawPrompt,
-    /// Acknowledge after everything before was printed.
+    /// Acknowledge after everything before was printed, or waits for the line editor.
     Flush(SyncSender<()>),
-    /// Acknowledge after a line editor has taken everything before.
-    HandOver(SyncSender<()>),
-    /// Acknowledge after everything before was printed; print the next text when the channel closes.
-    Pause(SyncSender<()>, Receiver<()>),
 }
 
-/// Keeps the screen from printing until it is dropped.
+/// The line being edited, as the threads of the screen and of the line editor share it.
 #[derive(Debug)]
-pub struct Pause {
-    _resume: SyncSender<()>,
+struct EditedLine {
+    state: Mutex<EditedLineState>,
+    /// Makes the line editor draw its line again; `None` on a terminal that is too simple for one.
+    redraws: Option<SyncSender<()>>,
+}
+
+#[derive(Debug, Default)]
+struct EditedLineState {
+    /// True while a line is being edited. Only the line editor writes to the terminal then.
+    is_edited: bool,
+    /// The texts that it draws above the line, together with the line.
+    texts_above: String,
+}
+
+impl EditedLine {
+    fn redraw(&self) {
+        if let Some(redraws) = &self.redraws {
+            // If one is waiting already, it draws everything.
+            let _ = redraws.try_send(());
+        }
+    }
+
+    /// Prints this text now, or leaves it to the line editor.
+    fn print(&self, text: &str) {
+        let mut state = self.state.lock();
+        if state.is_edited {
+            state.texts_above.push_str(text);
+            drop(state);
+            self.redraw();
+        } else {
+            write_to_terminal(text);
+        }
+    }
 }
 
 impl Printer {
-    /// A screen that prints through `printer`, or plainly on a terminal that is too simple for a line editor.
+    /// A screen that prints through the line editor that reads `printer`, or plainly on a terminal that is too simple for one.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// The threads cannot be started.
     pub fn start(printer: Option<impl ExternalPrinter + Send + 'static>, output: Output) -> io::Result<Self> {
-        let (texts, waiting) = sync_channel(WAITING_MAX);
-        std::thread::Builder::new().name("screen".to_owned()).spawn(move || print_all(&waiting, printer))?;
-        Ok(Self { texts, has_colors: output.has_colors(), texts_count: Arc::default() })
+        let redraws = printer.map(start_redraws).transpose()?;
+        let line = Arc::new(EditedLine { state: Mutex::default(), redraws });
+        let (jobs, waiting) = sync_channel(WAITING_MAX);
+        let printed_on = Arc::clone(&line);
+        std::thread::Builder::new().name("screen".to_owned()).spawn(move || print_all(&waiting, &printed_on))?;
+        Ok(Self { jobs, line, has_colors: output.has_colors(), texts_count: Arc::default() })
     }
 
     /// Returns true if the terminal gets colours.
@@ -61,16 +92,21 @@ impl Printer {
         self.has_colors
     }
 
+    /// Returns the text as this terminal shows it: without styles if it gets no colours.
+    pub fn styled(&self, text: String) -> String {
+        if self.has_colors { text } else { anstream::adapter::strip_str(&text).to_string() }
+    }
+
     /// Prints whole lines above what is being typed.
     pub fn print(&self, text: &str) {
         if text.is_empty() {
             return;
         }
-        let text = if self.has_colors { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+        let text = self.styled(text.to_owned());
         let text = if text.ends_with('\n') { text } else { text + "\n" };
         self.texts_count.fetch_add(1, Ordering::Relaxed);
         // The send fails only if the screen's thread has ended.
-        let _ = self.texts.send(PrintJob::Print(text));
+        let _ = self.jobs.send(PrintJob::Print(text));
     }
 
     /// Returns the number of texts that were printed so far, by all clones.
@@ -80,74 +116,67 @@ impl Printer {
 
     /// Draws the prompt again: its text has changed.
     pub fn redraw_prompt(&self) {
-        // The send fails only if the screen's thread has ended.
-        let _ = self.texts.send(PrintJob::RedrawPrompt);
+        self.line.redraw();
     }
 
-    /// Prints whole lines. Returns true if they were printed within two seconds.
+    /// Prints whole lines. Returns true if they were printed, or given to the line editor, within two seconds.
     pub fn print_and_wait(&self, text: &str) -> bool {
         self.print(text);
         self.flush()
     }
 
-    /// Waits up to two seconds until everything is printed. Returns true if it is.
+    /// Waits up to two seconds until everything is printed, or given to the line editor. Returns true if it is.
     pub fn flush(&self) -> bool {
-        self.wait_for(PrintJob::Flush)
-    }
-
-    /// Waits up to two seconds until a line editor that reads a line has taken every text. It draws them before it reacts to a signal.
-    pub fn hand_over(&self) -> bool {
-        self.wait_for(PrintJob::HandOver)
-    }
-
-    /// Prints nothing until the result is dropped. Returns when everything before is printed, or after two seconds.
-    ///
-    /// A line editor that stops reading takes no more text. A text that it is given at that moment waits for the next line.
-    pub fn pause(&self) -> Pause {
-        let (resume, resumed) = sync_channel(0);
-        self.wait_for(|done| PrintJob::Pause(done, resumed));
-        Pause { _resume: resume }
-    }
-
-    /// Waits up to two seconds until this job is done. Returns true if it is.
-    fn wait_for(&self, job: impl FnOnce(SyncSender<()>) -> PrintJob) -> bool {
         let (done, is_done) = sync_channel(1);
-        self.texts.try_send(job(done)).is_ok() && is_done.recv_timeout(END_TIMEOUT).is_ok()
+        self.jobs.send(PrintJob::Flush(done)).is_ok() && is_done.recv_timeout(END_TIMEOUT).is_ok()
+    }
+
+    /// Leaves the terminal to the line editor until [`Self::end_line`], if it can draw texts above its line.
+    pub fn begin_line(&self) {
+        self.line.state.lock().is_edited = self.line.redraws.is_some();
+    }
+
+    /// Returns the texts that the line editor must draw above its line, each of them once.
+    pub fn take_texts_above(&self) -> String {
+        std::mem::take(&mut self.line.state.lock().texts_above)
+    }
+
+    /// Prints what the line editor has not drawn, and all later texts, plainly.
+    pub fn end_line(&self) {
+        let mut state = self.line.state.lock();
+        state.is_edited = false;
+        write_to_terminal(&std::mem::take(&mut state.texts_above));
     }
 }
 
-fn print_all(waiting: &Receiver<PrintJob>, mut printer: Option<impl ExternalPrinter>) {
-    while let Ok(text) = waiting.recv() {
-        match text {
-            PrintJob::Print(text) => {
-                let printed = printer.as_mut().is_some_and(|printer| printer.print(text.clone()).is_ok());
-                if !printed {
-                    let mut out = io::stdout().lock();
-                    // An error means that the terminal is closed.
-                    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-                }
-            }
-            PrintJob::RedrawPrompt => draw_prompt(printer.as_mut()),
+fn print_all(jobs: &Receiver<PrintJob>, line: &EditedLine) {
+    while let Ok(job) = jobs.recv() {
+        match job {
+            PrintJob::Print(text) => line.print(&text),
             PrintJob::Flush(done) => {
+                // The caller may have stopped to wait.
                 let _ = done.send(());
-            }
-            PrintJob::HandOver(done) => {
-                // The editor's queue holds one text: this one is queued once the one before was taken.
-                draw_prompt(printer.as_mut());
-                let _ = done.send(());
-            }
-            PrintJob::Pause(done, resumed) => {
-                let _ = done.send(());
-                let _ = resumed.recv();
             }
         }
     }
 }
 
-/// Makes a line editor draw its line again. It does so after each text.
-fn draw_prompt(printer: Option<&mut impl ExternalPrinter>) {
-    if let Some(printer) = printer {
-        // The print fails only if no line is being read. The next line is drawn anyway.
-        let _ = printer.print(NOTHING_VISIBLE.to_owned());
-    }
+fn write_to_terminal(text: &str) {
+    let mut out = io::stdout().lock();
+    // An error means that the terminal is closed.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Starts a thread that makes the line editor draw its line again for each message. A text that an editor does not take, because its line
+/// was just entered, blocks the thread until the next line.
+fn start_redraws(mut printer: impl ExternalPrinter + Send + 'static) -> io::Result<SyncSender<()>> {
+    let (redraws, requests) = sync_channel(1);
+    let run = move || {
+        while requests.recv().is_ok() {
+            // The print fails only if no line is being read. The next line is drawn anyway.
+            let _ = printer.print(NOTHING_VISIBLE.to_owned());
+        }
+    };
+    std::thread::Builder::new().name("redraws".to_owned()).spawn(run)?;
+    Ok(redraws)
 }
