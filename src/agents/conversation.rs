@@ -334,7 +334,9 @@ fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
 mod tests {
     use super::*;
     use crate::embed::SystemClock;
-    use crate::stores::memory;
+    use crate::stores::file::Durability;
+    use crate::stores::file::transcripts::FileTranscripts;
+    use crate::stores::fs::RealFileSystem;
 
     async fn say(conversation: &mut Conversation, text: &str) {
         conversation.record(MessageRecord::new(Role::User, vec![Block::text(text)])).await.unwrap();
@@ -348,7 +350,9 @@ mod tests {
     #[tokio::test]
     async fn messages_of_lost_prompt_are_unsent() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let transcripts = memory::stores(Arc::clone(&clock), tokio::sync::broadcast::channel(8).0).transcripts;
+        let (folder, files) = (tempfile::tempdir().unwrap(), Arc::new(RealFileSystem::default()));
+        let transcripts: Arc<dyn Transcripts> =
+            Arc::new(FileTranscripts::new(files, Durability::Process, folder.path()));
         let open = async || Conversation::resume("alice", Arc::clone(&transcripts), Arc::clone(&clock)).await.unwrap();
         let mut conversation = open().await;
         say(&mut conversation, "one").await;

@@ -1,9 +1,7 @@
 //! Storage. Locks and blocking I/O are only used in these modules.
 
-pub mod approvals;
 pub mod board_engine;
 pub mod file;
 pub mod fs;
 pub mod git;
-pub mod memory;
 pub mod workspace;

@@ -10,7 +10,7 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
 use brigade::stores::file::state::FileState;
 use brigade::stores::fs::{FileSystem, RealFileSystem};
-use brigade::stores::workspace::{OpenMode, OpenOptions, STORES, Workspace};
+use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, StoreKind, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
@@ -36,6 +36,9 @@ pub fn lead() -> OpenOptions {
     options(OpenMode::Lead { team: "my-team".into() })
 }
 
+/// All kinds of stores: each keeps the same contracts. The database also stands for the memory stores, which are its tables.
+const KINDS: [&StoreKind; 2] = [&FILE, &DATABASE];
+
 /// The stores of one kind, in a separate workspace.
 pub struct StoreFixture {
     pub kind: &'static str,
@@ -44,10 +47,10 @@ pub struct StoreFixture {
     _workspace: Workspace,
 }
 
-/// New stores of each kind: all kinds keep the same contract.
+/// New stores of each kind.
 pub async fn store_fixtures() -> Vec<StoreFixture> {
     let mut fixtures = Vec::new();
-    for kind in STORES.into_iter().chain([&DATABASE]) {
+    for kind in KINDS {
         let folder = tempfile::tempdir().unwrap();
         let workspace = kind.open(folder.path(), lead()).await.unwrap();
         fixtures.push(StoreFixture {

@@ -13,6 +13,7 @@ pub mod ledger;
 pub mod links;
 pub mod mailbox;
 pub mod open;
+pub mod requests;
 pub mod roster;
 pub mod stable_value;
 pub mod state;
