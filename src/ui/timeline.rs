@@ -383,7 +383,7 @@ fn budget_spent(limit: &str, spent: &str) -> Entry<'static> {
 }
 
 fn invalid_task_file(file: &str, reason: &str) -> Entry<'static> {
-    line(TEAM, format!("{file} is not a valid task: {reason}; it is set aside in .tasks/.spoiled/"), WARN)
+    line(TEAM, format!("{file} is not a valid task: {reason}; if it stays so, it moves to .tasks/.spoiled/"), WARN)
 }
 
 fn task_failed<'a>(task: TaskId, attempt: u32, teammate: &'a str, reason: &str, by: Option<&'a str>) -> Entry<'a> {
