@@ -1,5 +1,7 @@
 //! The error of a command: a message, a hint and an exit code.
 
+use std::io::ErrorKind;
+
 use serde_json::json;
 
 use super::exit::Exit;
@@ -167,9 +169,7 @@ impl From<StoreError> for CliError {
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
                 Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
             }
-            StoreError::Io { source, .. } if is_not_writable(source) => Some(
-                "check its owner and mode; commands that a team runs cannot write its control files: run this one in another terminal".to_owned(),
-            ),
+            StoreError::Io { source, .. } => write_hint(source.kind()).map(str::to_owned),
             _ => None,
         };
         let exit = match &error {
@@ -187,9 +187,16 @@ impl From<StoreError> for CliError {
     }
 }
 
-fn is_not_writable(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    [PermissionDenied, ReadOnlyFilesystem].contains(&error.kind())
+/// Returns the hint for a file that cannot be written.
+fn write_hint(error: ErrorKind) -> Option<&'static str> {
+    match error {
+        ErrorKind::PermissionDenied => Some("check its owner and mode"),
+        ErrorKind::ReadOnlyFilesystem => Some(
+            "a command that a team runs cannot write the team's control files: run this one in a terminal; if it runs in one, mount the file \
+             system for writing",
+        ),
+        _ => None,
+    }
 }
 
 fn link_hint(path: &str) -> String {

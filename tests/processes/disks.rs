@@ -182,6 +182,24 @@ fn read_only_workspace_waits_and_loses_nothing() {
     assert_files_valid(&workspace);
 }
 
+#[test]
+fn read_only_workspace_can_be_read() {
+    let workspace = TestWorkspace::new();
+    let Some(_disk) = Disk::mount(&workspace, "read_only_workspace_can_be_read", 16) else { return };
+    workspace.write_team(1, "plan = \"plan.md\"");
+    workspace.write("plan.md", "## One\n```sh\ntrue\n```\n");
+    assert_eq!(workspace.run(&["run"]).code, Some(0));
+    let _read_only = ReadOnly::turn(&workspace);
+    for (command, expected) in
+        [("team", "is not running"), ("why 1", "completed"), ("inbox", ""), ("tasks", "One"), ("log", "completes")]
+    {
+        let answer = workspace.run(&command.split(' ').collect::<Vec<_>>());
+        assert!(answer.code == Some(0) && answer.out.contains(expected), "{command}: {answer:?}");
+    }
+    let refused = workspace.run(&["tasks", "add", "more"]);
+    assert!(refused.code != Some(0) && refused.err.contains("mount the file system for writing"), "{refused:?}");
+}
+
 /// Runs nine tasks and calls `attack` after the first, while three others run.
 fn run_with_file_attack(attack: impl FnOnce(&TestWorkspace, &Process)) -> (TestWorkspace, TestWorkspace, Process) {
     let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());

@@ -149,11 +149,13 @@ fn obstacle(lock: &Path) -> LeadObstacle {
     }
 }
 
-/// Returns true if the lock is held. For a user who may not open the file, the system's list of locks has the answer.
+/// Returns true if the lock is held. If its file cannot be opened for writing, the system's list of locks has the answer.
 fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
     match files.hold(lock) {
         Ok(own_lock) => Ok(own_lock.is_none()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(platform::lock_holder(lock).is_some()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+            Ok(platform::lock_holder(lock).is_some())
+        }
         Err(error) => Err(failed("lock", lock)(error)),
     }
 }
