@@ -93,7 +93,12 @@ impl Stop {
         let deadline = Instant::now() + Duration::from_secs(self.wait);
         while still_leads(context, lead).await? {
             if Instant::now() >= deadline {
-                let message = format!("cannot confirm the stop: team {} (pid {}) still runs", one_line(team), lead.pid);
+                let message = format!(
+                    "cannot confirm the stop: team {} (pid {}) still runs after {} s; it was asked to stop",
+                    one_line(team),
+                    lead.pid,
+                    self.wait
+                );
                 let pid = lead.pid;
                 let hint = if RunningTeam::of(context).await?.lead.is_some_and(|lead| lead.is_suspended) {
                     format!(

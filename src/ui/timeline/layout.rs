@@ -89,7 +89,8 @@ impl LineLayout {
             return (format!("{} ", paint(color, &name)), width(&name) + 1);
         }
         let clock = elapsed(at.since(self.started.unwrap_or(at)));
-        let name = pad(&cut(who, self.name_width), self.name_width);
+        // The names of programs outside the team may be wider than the column.
+        let name = pad(&cut(who, NAME_WIDTH_MAX), self.name_width);
         (format!("{}  {}  ", paint(DIM, &clock), paint(color, &name)), width(&clock) + width(&name) + 4)
     }
 }
