@@ -4,6 +4,10 @@
 //! belongs to a worker if its leader has the worker's mark and started within the worker's life. If the leader has ended, its oldest
 //! process counts. Processes inherit the mark from the guard ([`is_started_by_worker`]). The worker's life is from its start to
 //! its last record, in this boot of this machine, in time since boot, which never jumps. Without this proof a group is left alone.
+//!
+//! The record and the scan of all processes for the mark are both needed. A process that cleared its environment has no mark: its
+//! recorded group or guard finds it. A process that left its group and lost its guard is in no record: its mark finds it. All workers
+//! of one process have the same mark, so while that process runs, only recorded commands end.
 
 use std::time::{Duration, Instant};
 
@@ -220,7 +224,7 @@ mod tests {
     fn suspended_guard_is_killed_with_descendants() {
         // A suspended guard with a child in another session, as a command leaves it that suspends its guard.
         let worker = DeadWorker::new();
-        let mut guard = worker.group_of("setsid sleep 300 & kill -STOP $$; wait");
+        let mut guard = worker.group_of("setsid env -i sleep 300 & kill -STOP $$; wait");
         let pid = id(&guard);
         let started_ms = processes::process(pid).unwrap().started_ms;
         let children = || processes::descendants(pid).into_iter().filter(|child| !child.has_ended).collect::<Vec<_>>();
