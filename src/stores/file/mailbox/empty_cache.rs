@@ -24,8 +24,6 @@ struct EmptyCacheState {
     watch: Option<Box<dyn FolderWatch>>,
     /// The lower-case names without mail.
     empty: HashSet<String>,
-    /// True if no inbox has mail and no taken file is left.
-    are_all_empty: bool,
     /// Increases with each drain that found changes.
     generation: u64,
 }
@@ -46,13 +44,6 @@ impl EmptyInboxCache {
         state.watch.is_some() && state.empty.contains(&name.to_ascii_lowercase())
     }
 
-    /// Returns true if certainly no inbox has mail.
-    pub fn are_all_empty(&self) -> bool {
-        let mut state = self.state.lock();
-        state.drain();
-        state.watch.is_some() && state.are_all_empty
-    }
-
     /// Must be called before the inboxes are read.
     pub fn begin(&self, files: &dyn FileSystem) -> Cursor {
         let mut state = self.state.lock();
@@ -69,12 +60,6 @@ impl EmptyInboxCache {
         if since.0 == Some(state.generation) {
             state.empty.insert(name.to_ascii_lowercase());
         }
-    }
-
-    /// Records that a read found no mail at all.
-    pub fn mark_all_empty(&self, since: Cursor) {
-        let mut state = self.state.lock();
-        state.are_all_empty |= since.0 == Some(state.generation);
     }
 }
 
@@ -103,7 +88,6 @@ impl EmptyCacheState {
             self.watch = None;
         }
         if has_changes {
-            self.are_all_empty = false;
             self.generation += 1;
         }
     }
@@ -122,12 +106,11 @@ mod tests {
         assert!(!cache.is_empty("bob"));
         cache.mark_empty("bob", since);
         cache.mark_empty("ann", since);
-        cache.mark_all_empty(since);
-        assert!(cache.is_empty("Bob") && cache.is_empty("ann") && cache.are_all_empty());
+        assert!(cache.is_empty("Bob") && cache.is_empty("ann"));
         std::fs::write(folder.path().join(".lock"), "").unwrap();
-        assert!(cache.are_all_empty(), "a lock file is not mail");
+        assert!(cache.is_empty("bob"), "a lock file is not mail");
         std::fs::write(folder.path().join("BOB.jsonl"), "x").unwrap();
-        assert!(!cache.are_all_empty() && !cache.is_empty("bob") && cache.is_empty("ann"));
+        assert!(!cache.is_empty("bob") && cache.is_empty("ann"));
     }
 
     #[test]
@@ -138,8 +121,7 @@ mod tests {
         std::fs::write(folder.path().join("bob.jsonl"), "x").unwrap();
         assert!(!cache.is_empty("bob"), "the drain covers an event that the read missed");
         cache.mark_empty("bob", since);
-        cache.mark_all_empty(since);
-        assert!(!cache.is_empty("bob") && !cache.are_all_empty());
+        assert!(!cache.is_empty("bob"));
         let since = cache.begin(&files);
         cache.mark_empty("bob", since);
         std::fs::write(folder.path().join(".open"), "bob\n").unwrap();

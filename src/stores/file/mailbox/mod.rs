@@ -112,9 +112,6 @@ impl Mailbox for FileMailbox {
     }
 
     async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        if self.reader.empty_cache.are_all_empty() {
-            return Ok(Vec::new());
-        }
         blocking(|| self.reader.waiting()).await
     }
 }

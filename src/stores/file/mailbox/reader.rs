@@ -306,7 +306,6 @@ impl InboxReader {
     }
 
     pub fn waiting(&self) -> StoreResult<Vec<String>> {
-        let since = self.empty_cache.begin(&*self.folder.files);
         let spellings = self.folder.recipients.spellings(&*self.folder.files)?;
         let known = |name: &str| spellings.get(&name.to_ascii_lowercase()).cloned();
         let mut waiting = BTreeSet::new();
@@ -336,9 +335,6 @@ impl InboxReader {
             if !is_delivered && let Some((name, _)) = parse_name(file) {
                 waiting.extend(known(name));
             }
-        }
-        if waiting.is_empty() && taken.is_empty() {
-            self.empty_cache.mark_all_empty(since);
         }
         Ok(waiting.into_iter().collect())
     }
