@@ -304,9 +304,6 @@ impl FileSystem for Files {
         self.0.host.update_disk_clock();
         self.0.disk.now_ns()
     }
-    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
-        self.0.query(|disk| disk.free_bytes(folder))
-    }
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
         if !self.0.host.setup.has_watches {
             return None;

@@ -117,7 +117,8 @@ mod simulated {
         let error = disk.write(&folder.join("b"), b"456").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.read(&folder.join("b"), 0, 9).unwrap().0, b"45");
-        assert_eq!(disk.free_bytes(&folder).unwrap(), 0);
+        let error = disk.write(&folder.join("c"), b"7").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 
     #[test]

@@ -196,10 +196,6 @@ impl FileSystem for FaultyFileSystem {
         self.change_call(|files| files.hold(path))
     }
 
-    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
-        self.read_call(|files| files.free_bytes(folder))
-    }
-
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
         self.read_call(|files| Ok(files.watch(folder))).ok().flatten().filter(|_| self.fault != CallFault::NoFileEvents)
     }

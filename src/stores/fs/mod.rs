@@ -187,9 +187,6 @@ pub trait FileSystem: Send + Sync {
         platform::now_ns()
     }
 
-    /// The free bytes on the disk of `folder`.
-    fn free_bytes(&self, folder: &Path) -> io::Result<u64>;
-
     /// Watches `folder` from now on; `None` if events are unreliable there and stamps must be compared instead.
     fn watch(&self, _folder: &Path) -> Option<Box<dyn FolderWatch>> {
         None

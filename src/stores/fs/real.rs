@@ -190,10 +190,6 @@ impl FileSystem for RealFileSystem {
         }
     }
 
-    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
-        platform::free_bytes(folder)
-    }
-
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
         platform::watch::FolderWatch::start(folder).map(|watch| Box::new(watch) as Box<dyn FolderWatch>)
     }

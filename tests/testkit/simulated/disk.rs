@@ -147,7 +147,7 @@ impl Disk {
         if fitting < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
-    pub(super) fn used_bytes(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         let size = |node: &Node| match node {
             Node::File(id) => self.inodes.get(id).map_or(0, |inode| inode.bytes.len() as u64),
             Node::Folder => 0,

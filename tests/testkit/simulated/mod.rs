@@ -477,10 +477,6 @@ impl FileSystem for SimulatedDisk {
         }
     }
 
-    fn free_bytes(&self, _folder: &Path) -> io::Result<u64> {
-        Ok(self.shared.options.bytes_max.saturating_sub(self.disk()?.used_bytes()))
-    }
-
     fn renames_after_bytes(&self, _folder: &Path) -> bool {
         self.shared.options.renames_after_bytes
     }
