@@ -27,8 +27,6 @@ pub enum ActorKind {
     Lead,
     /// The person.
     Person,
-    /// Brigade itself, at recovery and shutdown.
-    System,
 }
 
 /// The requester of a change.

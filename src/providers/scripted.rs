@@ -26,7 +26,6 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -119,7 +118,6 @@ pub struct Scripted {
     script: Script,
     /// The number of steps so far that left no message, for each trigger and teammate. All other steps are visible in the messages.
     unseen_steps: parking_lot::Mutex<HashMap<String, usize>>,
-    requests: AtomicUsize,
 }
 
 /// The client for a member whose `model` names a script file.
@@ -164,12 +162,7 @@ pub fn parse(text: &str) -> Result<Script, String> {
 impl Scripted {
     /// Creates a model that follows `script`.
     pub fn new(script: Script) -> Self {
-        Self { script, unseen_steps: parking_lot::Mutex::default(), requests: AtomicUsize::new(0) }
-    }
-
-    /// The number of requests so far. An idle team must send none.
-    pub fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
+        Self { script, unseen_steps: parking_lot::Mutex::default() }
     }
 
     /// The steps of a trigger, with their key for this member.
@@ -295,7 +288,6 @@ fn first_message_of_person(messages: &[Arc<ChatMessage>]) -> Option<(usize, usiz
 #[async_trait]
 impl ModelClient for Scripted {
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
         let turn = request.messages.len();
         let Some((step, task)) = self.step(&request) else {
             return Ok(ModelResponse {

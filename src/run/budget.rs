@@ -248,11 +248,6 @@ impl BudgetGuard {
         self.settle(self.account(teammate, model), request, usage, true);
     }
 
-    /// Returns true if there is a budget, so that requests must be counted.
-    pub fn has_limit(&self) -> bool {
-        self.budget.is_set()
-    }
-
     /// Returns the usage of this teammate, earlier runs included.
     pub fn used_by(&self, teammate: &str) -> TokensAndUsd {
         self.state.lock().by_teammate.get(teammate).copied().unwrap_or_default()

@@ -41,7 +41,7 @@ use crate::ports::{Board, BoardView, Claimant, IoAction, ReclaimRequest, Reclaim
 
 use super::{blocking, blocking_concurrent, has_one_thread};
 
-pub use self::paths::{BOARD_FOLDER, QUARANTINE_AFTER, QUARANTINE_FOLDER, WATERMARK_FILE};
+pub use self::paths::{BOARD_FOLDER, QUARANTINE_AFTER, QUARANTINE_FOLDER};
 pub use self::store::BoardFiles;
 
 /// The time between two reads of a file that another program is writing.
