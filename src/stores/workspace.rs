@@ -66,10 +66,8 @@ impl Workspace {
     }
 }
 
-/// One kind of stores.
+/// One kind of stores. No setting chooses a kind yet: [`crate::embed::STORE`] does.
 pub struct StoreKind {
-    /// The name. No setting chooses a kind yet: [`crate::embed::STORE`] does.
-    pub name: &'static str,
     /// The paths in the workspace that commands of agents do not need, such as lock files. Their sandbox hides them.
     pub hidden_paths: &'static [&'static str],
     /// Opens the stores of a workspace. Blocks.
@@ -77,7 +75,7 @@ pub struct StoreKind {
 }
 
 /// Plain files in the workspace, shared with other programs.
-pub static FILE: StoreKind = StoreKind { name: "file", hidden_paths: &file::HIDDEN_PATHS, open: file::open::open };
+pub static FILE: StoreKind = StoreKind { hidden_paths: &file::HIDDEN_PATHS, open: file::open::open };
 
 impl StoreKind {
     /// Opens the stores of `workspace`. Must be called within a tokio runtime.

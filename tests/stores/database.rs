@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 use crate::testkit::{lock, memory_store};
 
 /// The counterpart of [`brigade::stores::workspace::FILE`].
-pub static DATABASE: StoreKind = StoreKind { name: "database", hidden_paths: &[], open };
+pub static DATABASE: StoreKind = StoreKind { hidden_paths: &[], open };
 
 /// A worker or lead that does not renew for this time counts as dead, by the server's clock.
 pub const LEASE: Duration = Duration::from_secs(30);

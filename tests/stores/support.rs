@@ -37,7 +37,7 @@ pub fn lead() -> OpenOptions {
 }
 
 /// All kinds of stores: each keeps the same contracts. The database also stands for the memory stores, which are its tables.
-const KINDS: [&StoreKind; 2] = [&FILE, &DATABASE];
+const KINDS: [(&str, &StoreKind); 2] = [("file", &FILE), ("database", &DATABASE)];
 
 /// The stores of one kind, in a separate workspace.
 pub struct StoreFixture {
@@ -50,11 +50,11 @@ pub struct StoreFixture {
 /// New stores of each kind.
 pub async fn store_fixtures() -> Vec<StoreFixture> {
     let mut fixtures = Vec::new();
-    for kind in KINDS {
+    for (name, kind) in KINDS {
         let folder = tempfile::tempdir().unwrap();
         let workspace = kind.open(folder.path(), lead()).await.unwrap();
         fixtures.push(StoreFixture {
-            kind: kind.name,
+            kind: name,
             stores: workspace.stores.clone(),
             _folder: folder,
             _workspace: workspace,
