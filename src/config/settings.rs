@@ -39,27 +39,6 @@ pub enum ValueKind {
     Named(&'static [Setting]),
 }
 
-impl ValueKind {
-    /// Returns whether a value of this kind contains no command, address or file. Only such settings are allowed outside of
-    /// teams, where the user's file sets them for every workspace.
-    pub fn is_plain(self) -> bool {
-        match self {
-            Self::Command | Self::Address | Self::Prompt | Self::Path => false,
-            Self::Table(inner) | Self::Tables(inner) | Self::Named(inner) => {
-                inner.iter().all(|setting| setting.kind.is_plain())
-            }
-            Self::Text
-            | Self::Name
-            | Self::Provider
-            | Self::Choice(_)
-            | Self::Words
-            | Self::Flag
-            | Self::Integer(..)
-            | Self::Decimal(_) => true,
-        }
-    }
-}
-
 /// One setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
@@ -383,9 +362,28 @@ mod tests {
         }
     }
 
+    /// Returns true if a value of this kind contains no command, address or file. Only such settings are allowed outside of teams,
+    /// where the user's file sets them for every workspace.
+    fn is_plain(kind: ValueKind) -> bool {
+        match kind {
+            ValueKind::Command | ValueKind::Address | ValueKind::Prompt | ValueKind::Path => false,
+            ValueKind::Table(inner) | ValueKind::Tables(inner) | ValueKind::Named(inner) => {
+                inner.iter().all(|setting| is_plain(setting.kind))
+            }
+            ValueKind::Text
+            | ValueKind::Name
+            | ValueKind::Provider
+            | ValueKind::Choice(_)
+            | ValueKind::Words
+            | ValueKind::Flag
+            | ValueKind::Integer(..)
+            | ValueKind::Decimal(_) => true,
+        }
+    }
+
     #[test]
     fn top_level_settings_are_plain_except_teams() {
-        let not_plain = TOP_SETTINGS.iter().filter(|setting| !setting.kind.is_plain()).map(|setting| setting.key);
+        let not_plain = TOP_SETTINGS.iter().filter(|setting| !is_plain(setting.kind)).map(|setting| setting.key);
         let why = "the user's file would set a command, an address or a file for every workspace";
         assert_eq!(not_plain.collect::<Vec<_>>(), ["teams"], "{why}");
     }

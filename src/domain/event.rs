@@ -430,15 +430,6 @@ pub enum Notice {
     Warning(String),
 }
 
-impl Notice {
-    /// Returns the message.
-    pub fn into_text(self) -> String {
-        match self {
-            Self::Info(text) | Self::Warning(text) => text,
-        }
-    }
-}
-
 impl EventKind {
     /// Creates the event of a notice about `about`.
     pub fn of_notice(about: impl Into<String>, notice: Notice) -> Self {

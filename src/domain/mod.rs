@@ -10,8 +10,6 @@ pub mod budget;
 pub mod claim_queue;
 pub mod code_fence;
 pub mod conflict;
-#[cfg(test)]
-pub(crate) mod counting_board;
 pub mod dependencies;
 pub mod dropped_lines;
 pub mod event;

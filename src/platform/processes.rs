@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 pub use rustix::process::Signal;
-use rustix::process::{
-    Pid, Resource, Rlimit, getrlimit, kill_process, kill_process_group, setrlimit, test_kill_process_group,
-};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, kill_process_group, setrlimit};
 
 /// The open files for a thousand members. A much larger limit would slow programs that close each possible file.
 const OPEN_FILES_WANTED: u64 = 8192;
@@ -273,11 +271,6 @@ fn ticks_per_second() -> u64 {
 /// The process group of this process.
 pub fn own_group() -> i32 {
     rustix::process::getpgrp().as_raw_nonzero().get()
-}
-
-/// Returns true if a group has any process, including ended ones.
-pub fn group_exists(group: i32) -> bool {
-    group > 1 && Pid::from_raw(group).is_some_and(|group| test_kill_process_group(group) != Err(Errno::SRCH))
 }
 
 /// Signals all processes of a group. It refuses groups 0 and 1 and this process's own group.

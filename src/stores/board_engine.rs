@@ -442,9 +442,35 @@ pub fn claim_loss_reason(task: &Task, request: &ReclaimRequest, now: UnixMs) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-    use crate::domain::counting_board::CountingBoard;
     use crate::domain::transition::ActorKind;
+
+    /// A board that counts its lookups.
+    struct CountingBoard {
+        tasks: BTreeMap<TaskId, Task>,
+        lookups: Cell<u64>,
+    }
+
+    impl CountingBoard {
+        /// Creates a board of `count` tasks, where each task except the first waits for the previous one.
+        fn chain(count: u64) -> Self {
+            let task = |id| {
+                let mut task = Task::new(TaskId(id), "t");
+                task.blocked_by = if id > 1 { vec![TaskId(id - 1)] } else { Vec::new() };
+                (task.id, task)
+            };
+            Self { tasks: (1..=count).map(task).collect(), lookups: Cell::new(0) }
+        }
+    }
+
+    impl TaskLookup for CountingBoard {
+        fn task(&self, id: TaskId) -> Option<&Task> {
+            self.lookups.set(self.lookups.get() + 1);
+            self.tasks.get(&id)
+        }
+    }
 
     impl BoardLookup for CountingBoard {
         fn dependents(&self, _: TaskId) -> Vec<TaskId> {

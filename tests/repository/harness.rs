@@ -82,8 +82,14 @@ fn options(folder: &Path) -> GitOptions {
     }
 }
 
+pub fn notice_text(notice: Notice) -> String {
+    match notice {
+        Notice::Info(text) | Notice::Warning(text) => text,
+    }
+}
+
 pub fn notice_texts(notices: Vec<Notice>) -> Vec<String> {
-    notices.into_iter().map(Notice::into_text).collect()
+    notices.into_iter().map(notice_text).collect()
 }
 
 pub fn task(id: u64) -> Assignment {
@@ -215,7 +221,7 @@ impl TestRepository {
     pub async fn merge(&self, worktree: &Worktree) -> Option<String> {
         let merge = self.create_merge(worktree).await;
         match self.repository.publish(&merge, &worktree.assignment).await.unwrap() {
-            PublishOutcome::Done(notice) => notice.map(Notice::into_text),
+            PublishOutcome::Done(notice) => notice.map(notice_text),
             PublishOutcome::Moved => panic!("the branch moved"),
         }
     }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
 use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
-use super::harness::{TestRepository, edit, git, git_output, insert_after, open, open_into, reported, task, ten_lines};
+use super::harness::{
+    TestRepository, edit, git, git_output, insert_after, notice_text, open, open_into, reported, task, ten_lines,
+};
 
 /// Inserts a line after `line_before` in `f.txt` on a task's branch, and merges it.
 async fn merge_a_line(repo: &TestRepository, id: u64, line_before: &str, line: &str) -> Option<String> {
@@ -590,7 +591,7 @@ async fn merges_missing_on_team_branch_are_reported() {
         recorded.push(RecordedMerge { task: TaskId(id), commit: repo.team_tip() });
     }
     let reported = async || {
-        let notice = repo.repository.lost_merges(recorded.clone()).await.unwrap().map(Notice::into_text);
+        let notice = repo.repository.lost_merges(recorded.clone()).await.unwrap().map(notice_text);
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &recorded).unwrap();
         let problem = status.problems.iter().find(|problem| problem.reason.starts_with("merges"));
         let problem = problem.map(|problem| format!("{}. hint: {}", problem.reason, problem.hint));
