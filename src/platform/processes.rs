@@ -224,7 +224,7 @@ pub fn close_files_except(kept_numbers: &[i32]) {
     }
 }
 
-/// Raises the limit of open files of this process and its later children to [`OPEN_FILES_WANTED`], as far as the system permits it.
+/// Raises the limit of open files of this process and its later children to `OPEN_FILES_WANTED`, as far as the system permits it.
 pub fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(OPEN_FILES_WANTED, |maximum| maximum.min(OPEN_FILES_WANTED));
