@@ -15,7 +15,7 @@ use crate::domain::output::bounded;
 use crate::domain::permission::{PermissionCall, PermissionDecision, ToolKind};
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
-use crate::service::approvals::{new_request_id, send_request};
+use crate::service::approvals::{answer_event, new_request_id, send_request};
 
 /// The time between two looks for an answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -104,7 +104,7 @@ impl PermissionRequests {
             )));
         }
         let request = self.request(call, details).await;
-        let id = send_request(&self.services.outbox(), request)
+        let id = send_request(&self.services.outbox(), request.clone())
             .await
             .map_err(|error| CallNotMade(format!("the person cannot be asked for permission: {error}")))?;
         let activity = Activity::WaitingForPermission(id.as_str().into());
@@ -116,7 +116,7 @@ impl PermissionRequests {
             () = sleep(time_max) => None,
         };
         if let Some(answer) = answer {
-            return Ok(answer);
+            return Ok(self.record_answer(&request, answer));
         }
         let reason = match self.turn_control.level() {
             StopLevel::Run => "no person answered in time",
@@ -126,11 +126,20 @@ impl PermissionRequests {
         self.withdraw(reason).await;
         // An answer that came before the withdrawal counts.
         match self.stored_answer(&id).await {
-            Some(answer) if answer.by != SYSTEM => Ok(answer),
+            Some(answer) if answer.by != SYSTEM => Ok(self.record_answer(&request, answer)),
             _ => Err(CallNotMade(format!(
                 "it needs a permission, and {reason}. Do it in another way, or report the task as failed"
             ))),
         }
+    }
+
+    /// Records the event of an answer and returns the answer. The person's command writes no event log.
+    fn record_answer(&self, request: &Request, answer: ApprovalAnswer) -> ApprovalAnswer {
+        let ApprovalAnswer { approve, text, by, .. } = &answer;
+        if by != SYSTEM {
+            self.services.events.record(answer_event(request, by, *approve, text));
+        }
+        answer
     }
 
     async fn request(&self, call: &PermissionCall, details: &str) -> Request {

@@ -73,7 +73,9 @@ impl LiveProgress {
         match &event.kind {
             EventKind::ModeChanged { desired, .. } => self.state = desired.to_string(),
             EventKind::SessionStarted { mode, .. } => self.state = mode.to_string(),
-            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => self.answers_needed_read_at = None,
+            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } | EventKind::RequestAnswered { .. } => {
+                self.answers_needed_read_at = None;
+            }
             _ => {}
         }
     }

@@ -144,6 +144,11 @@ impl Request {
         self.to.eq_ignore_ascii_case(name) || (self.kind != RequestKind::Shutdown && name == HUMAN)
     }
 
+    /// Returns the task that it is about.
+    pub fn task(&self) -> Option<TaskId> {
+        self.about.as_ref().map(|about| about.task)
+    }
+
     /// The responder and the request, in words for people.
     pub fn responder(&self) -> String {
         let who = match self.to.as_str() {

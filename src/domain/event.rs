@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::approval::RequestKind;
 use super::phase::ReportedPhase;
 use super::snapshot::{MemberSnapshot, TaskSnapshot, is_default};
 use super::state::Mode;
@@ -134,13 +135,13 @@ impl GoalCheck {
 
 /// The names of all event kinds, in the order of [`EventKind`].
 #[rustfmt::skip]
-pub const KINDS: [&str; 35] = [
+pub const KINDS: [&str; 36] = [
     "team_started", "team_stopped", "taken_up", "mode_changed", "session_started", "session_finished",
     "task_created", "task_claimed", "task_completed", "task_failed", "task_released", "task_reclaimed",
     "task_changed", "task_deleted", "task_spoiled", "teammate_spawned", "teammate_phase", "teammate_respawned",
     "teammate_stopped", "stop_asked", "turn_started", "turn_finished", "model_retried", "said", "tool_started",
-    "tool_finished", "message_sent", "message_delivered", "compacted", "budget_low", "budget_spent", "warning",
-    "note", "board", "team",
+    "tool_finished", "message_sent", "message_delivered", "request_answered", "compacted", "budget_low",
+    "budget_spent", "warning", "note", "board", "team",
 ];
 
 /// The kind and fields of an event.
@@ -331,11 +332,27 @@ pub enum EventKind {
         to: String,
         message: String,
         about: String,
+        /// The task of the request that it brings.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        task: Option<TaskId>,
     },
     MessageDelivered {
         to: String,
         from: String,
         message: String,
+    },
+    /// A plan, a review or a permission was answered. `to` requested it.
+    RequestAnswered {
+        by: String,
+        to: String,
+        request: String,
+        request_kind: RequestKind,
+        approved: bool,
+        /// The responder's words, shortened.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        feedback: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        task: Option<TaskId>,
     },
     Compacted {
         teammate: String,

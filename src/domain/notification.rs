@@ -78,6 +78,7 @@ mod tests {
             to: to.into(),
             message: "m".into(),
             about: about.into(),
+            task: None,
         };
         assert_eq!(Notification::of(&sent("lead", "hello")), None);
         let shown = Notification::of(&sent(HUMAN, "Which\n\x1b[31mcolour?")).unwrap();

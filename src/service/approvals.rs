@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::messages::{Outbox, first_line};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
+use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
+use crate::domain::snapshot::bounded_text;
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::ports::{CurrentLead, StoreError, StoreResult, Stores};
@@ -42,7 +44,7 @@ pub struct RecordedAnswer {
 fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: Answer<'_>) -> Message {
     let Answer { approve, feedback, .. } = answer;
     let word = if approve { "Approved." } else { "Rejected." };
-    let task = request.about.as_ref().map(|about| about.task);
+    let task = request.task();
     let (kind, content) = match (request.kind, task) {
         (RequestKind::Shutdown, _) => {
             let word = if approve { "Shutting down." } else { "Not now." };
@@ -99,17 +101,18 @@ async fn withdraw_replaced(outbox: &Outbox<'_>, new: &Request) -> StoreResult<()
 pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<String> {
     let (id, kind, to) = (request.id.clone(), request.kind, request.to.clone());
     let message = request_message(outbox, &request);
-    let task = request.about.as_ref().map(|about| format!(" of task {}", about.task)).unwrap_or_default();
+    let task = request.task();
+    let of_task = task.map(|task| format!(" of task {task}")).unwrap_or_default();
     let about = match kind {
         RequestKind::Shutdown => first_line(&message),
-        RequestKind::PlanApproval => format!("submits {} {id}{task}: {}", kind.noun(), first_line(&message)),
-        RequestKind::Review => format!("asks for review {id}{task}"),
-        RequestKind::Permission => format!("asks for permission {id}{task}: {}", first_line(&message)),
+        RequestKind::PlanApproval => format!("submits {} {id}{of_task}: {}", kind.noun(), first_line(&message)),
+        RequestKind::Review => format!("asks for review {id}{of_task}"),
+        RequestKind::Permission => format!("asks for permission {id}{of_task}: {}", first_line(&message)),
     };
     withdraw_replaced(outbox, &request).await?;
     let requests = &outbox.stores.requests;
     requests.record(request).await?;
-    if let Err(error) = outbox.send_about(&to, message, about).await {
+    if let Err(error) = outbox.send_about(&to, message, about, task).await {
         // The recipient did not get it, so it must not stay open.
         requests.withdraw(&id, kind, "it could not be sent", outbox.now).await?;
         return Err(error);
@@ -124,7 +127,7 @@ pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<
 /// The message cannot be sent. The request is reassigned anyway.
 pub async fn reassign(outbox: &Outbox<'_>, id: &str, kind: RequestKind, to: &str, about: String) -> StoreResult<()> {
     if let Some(request) = outbox.stores.requests.reassign(id, kind, to).await? {
-        outbox.send_about(to, request_message(outbox, &request), about).await?;
+        outbox.send_about(to, request_message(outbox, &request), about, request.task()).await?;
     }
     Ok(())
 }
@@ -188,6 +191,19 @@ pub fn new_request_id() -> String {
     format!("{:08x}", fastrand::u32(..))
 }
 
+/// Returns the event of the answer of `by` to a plan, a review or a permission request.
+pub fn answer_event(request: &Request, by: &str, approved: bool, feedback: &str) -> EventKind {
+    EventKind::RequestAnswered {
+        by: by.to_owned(),
+        to: request.from.clone(),
+        request: request.id.clone(),
+        request_kind: request.kind,
+        approved,
+        feedback: bounded_text(feedback),
+        task: request.task(),
+    }
+}
+
 /// Answers a request, once: sends its author the answer, then records it.
 ///
 /// # Errors
@@ -212,7 +228,9 @@ pub async fn send_answer(
     let sent = match kind {
         // The call that waits for it reads the answer itself.
         RequestKind::Permission => None,
-        _ => match outbox.send(&request.from, message).await {
+        RequestKind::Shutdown => Some(outbox.send(&request.from, message).await?),
+        // Its event is that of the answer.
+        RequestKind::PlanApproval | RequestKind::Review => match outbox.deliver(&request.from, message).await {
             Ok(sent) => Some(sent),
             // A program without an inbox claimed the task by command. It reads the answer when it completes the task.
             Err(StoreError::UnknownRecipient { .. }) => None,
@@ -220,6 +238,11 @@ pub async fn send_answer(
         },
     };
     let Answer { approve, for_run, .. } = answer;
+    let event = answer_event(&request, by.name, approve, &text);
     let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: outbox.now, for_run };
-    Ok(RecordedAnswer { request: requests.answer(id, kind, answer).await?, message: sent })
+    let request = requests.answer(id, kind, answer).await?;
+    if let Some(record) = outbox.events.as_ref().filter(|_| kind != RequestKind::Shutdown) {
+        record(event);
+    }
+    Ok(RecordedAnswer { request, message: sent })
 }

@@ -8,7 +8,7 @@ use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
 use crate::domain::output::shortened;
 use crate::domain::pending_questions;
 use crate::domain::snapshot::bounded_text;
-use crate::domain::task::{Task, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::{StoreError, StoreResult, Stores};
@@ -201,7 +201,7 @@ impl Outbox<'_> {
     /// There is no such recipient, the inbox is full, the message is too long, or a store fails.
     pub(super) async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
         let about = first_line(&message);
-        self.send_about(to, message, about).await
+        self.send_about(to, message, about, None).await
     }
 
     /// Returns the name of an agent of another program in the roster.
@@ -211,8 +211,25 @@ impl Outbox<'_> {
         Name::new(&row.name).ok().filter(|name| !name.is_reserved())
     }
 
-    /// As [`Self::send`]. `about` describes the message in its event.
-    pub(super) async fn send_about(&self, to: &str, message: Message, about: String) -> StoreResult<String> {
+    /// As [`Self::send`]. `about` describes the message in its event, and `task` is the task of the request that it brings.
+    pub(super) async fn send_about(
+        &self,
+        to: &str,
+        message: Message,
+        about: String,
+        task: Option<TaskId>,
+    ) -> StoreResult<String> {
+        let from = message.from.clone();
+        let id = self.deliver(to, message).await?;
+        if let Some(record) = &self.events {
+            // After the team has stopped, the event is lost. The message is in the inbox.
+            record(EventKind::MessageSent { from, to: to.to_owned(), message: id.clone(), about, task });
+        }
+        Ok(id)
+    }
+
+    /// As [`Self::send`], without an event.
+    pub(super) async fn deliver(&self, to: &str, message: Message) -> StoreResult<String> {
         let (from, kind) = (message.from.clone(), message.kind);
         let id = match self.stores.mailbox.send(to, message.clone()).await {
             Err(error @ StoreError::UnknownRecipient { .. }) => {
@@ -224,10 +241,6 @@ impl Outbox<'_> {
             sent => sent?,
         };
         tracing::debug!(%from, %to, kind = kind.as_str(), "message sent");
-        if let Some(record) = &self.events {
-            // After the team has stopped, the event is lost. The message is in the inbox.
-            record(EventKind::MessageSent { from, to: to.to_owned(), message: id.clone(), about });
-        }
         Ok(id)
     }
 }

@@ -208,7 +208,8 @@ impl Timeline {
             }
             EventKind::TaskChanged { by: name, .. }
             | EventKind::TaskDeleted { by: name, .. }
-            | EventKind::MessageSent { from: name, .. } => self.add_name(name),
+            | EventKind::MessageSent { from: name, .. }
+            | EventKind::RequestAnswered { by: name, .. } => self.add_name(name),
             // A later start of this teammate gets a line.
             EventKind::TeammateStopped { teammate, .. } => {
                 self.known_members.remove(teammate);
@@ -307,6 +308,7 @@ impl Timeline {
                 tool_failed(teammate, tool, *not_made, *ms, reason.as_deref())
             }
             EventKind::MessageSent { from, to, about, .. } => line(from, format!("to {to}: {about}"), PLAIN),
+            answer @ EventKind::RequestAnswered { .. } => request_answered(answer)?,
             EventKind::Compacted { teammate, covers } => {
                 line(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
             }
@@ -375,6 +377,17 @@ fn mode_changed(desired: Mode, note: &str) -> Option<Entry<'static>> {
     }
     let note = if note.is_empty() { String::new() } else { format!(": {note}") };
     Some(line(TEAM, format!("state {desired}{note}"), DIM))
+}
+
+/// Returns `None` for another event.
+fn request_answered(event: &EventKind) -> Option<Entry<'_>> {
+    let EventKind::RequestAnswered { by, to, request, request_kind, approved, feedback, task } = event else {
+        return None;
+    };
+    let verb = if *approved { "approves" } else { "rejects" };
+    let task = task.map(|task| format!(" of task {task}")).unwrap_or_default();
+    let feedback = if feedback.is_empty() { String::new() } else { format!(": {feedback}") };
+    Some(line(by, format!("to {to}: {verb} {} {request}{task}{feedback}", request_kind.noun()), PLAIN))
 }
 
 fn budget_spent(limit: &str, spent: &str) -> Entry<'static> {
@@ -508,6 +521,7 @@ mod tests {
                 to: "lead".into(),
                 message: "m-1".into(),
                 about: "日本語".into(),
+                task: None,
             },
             EventKind::ToolFinished {
                 teammate: bob.clone(),
@@ -610,7 +624,8 @@ mod tests {
         let mut timeline = Timeline::new(80, false);
         timeline.add_members(["ann"]);
         let [from, to, message, about] = ["human", "ann", "m-1", "Hello"].map(str::to_owned);
-        let event = NewEvent::from(EventKind::MessageSent { from, to, message, about }).number(1, UnixMs(0));
+        let event =
+            NewEvent::from(EventKind::MessageSent { from, to, message, about, task: None }).number(1, UnixMs(0));
         let line = timeline.push(&event) + &timeline.finish();
         assert!(anstream::adapter::strip_str(&line).to_string().contains("human  to ann: Hello"), "{line}");
     }

@@ -68,6 +68,9 @@ fn task_is_merged_after_person_approves_review() {
     let mail = workspace.run(&["inbox"]);
     assert!(mail.out.contains("approved by human") && !mail.out.contains("brigade review approve"), "{mail:?}");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    let answers = workspace.events().into_iter().filter(|event| event["kind"] == "request_answered");
+    let answers: Vec<Value> = answers.map(|event| json!([event["by"], event["request"], event["approved"]])).collect();
+    assert_eq!(answers, [json!(["human", id, true])]);
     assert_eq!(workspace.read(".worktrees/crew/new.txt"), "line\n");
     let result = &workspace.task(1)["result"];
     assert_eq!((&result["reviewedBy"], &result["verify"]["exitStatus"]), (&json!("human"), &json!(0)), "{result}");
@@ -95,10 +98,12 @@ fn rejected_review_fails_task_with_feedback() {
     let reason = workspace.task(1)["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("it needs two lines"), "{reason}");
     let why = workspace.run(&["why", "1"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        why.contains("`brigade tasks update 1 --description TEXT` → to retry it: `brigade tasks retry 1`"),
-        "{why}"
-    );
+    assert!(why.contains("`brigade tasks update 1 --description TEXT` → to retry it: `brigade tasks retry 1`"), "{why}");
+    let log = workspace.run(&["log", "--task", "1"]).out;
+    let asked = format!("asks for review {id} of task #1");
+    let author = review["from"].as_str().unwrap();
+    let answered = format!("to {author}: rejects review {id} of task #1: it needs two lines");
+    assert!(log.contains(&asked) && log.contains(&answered), "{log}");
     assert!(!workspace.join("new.txt").exists());
 }
 

@@ -64,6 +64,12 @@ fn call_waits_for_permission_of_person() {
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert!(!workspace.join("again").exists());
+    let log = workspace.run(&["log", "--task", "1"]).out;
+    let answered = [
+        format!("to ann: approves permission {} of task #1", id(&request)),
+        format!("to ann: rejects permission {} of task #1: not that file", id(&second)),
+    ];
+    assert!(answered.iter().all(|line| log.contains(line)), "{log}");
     let transcript = workspace.read(".team/transcripts/ann.jsonl");
     assert!(transcript.contains("Not called: the person refused it: not that file."), "{transcript}");
 }

@@ -72,6 +72,11 @@ async fn plan_approval_is_answered_once_by_lead() {
     assert!(unknown.contains(&id), "{unknown}");
     let answer = json!({ "request_id": id, "approve": false, "feedback": "Split b." });
     assert_eq!(harness.lead.expect_text("plan_approval", answer.clone()).await, "answer sent to alice: rejected");
+    let EventKind::RequestAnswered { by, to, approved, feedback, .. } = harness.lead.events.try_recv().unwrap() else {
+        panic!("another event")
+    };
+    assert_eq!((by.as_str(), to.as_str(), approved, feedback.as_str()), ("lead", "alice", false, "Split b."));
+    assert!(harness.lead.events.try_recv().is_err(), "the answer has more than one event");
     let reply = mail_of(&harness, "alice").await.remove(0);
     assert_eq!(
         (reply.kind, reply.request_id, reply.approve),

@@ -248,7 +248,7 @@ impl EventLoop {
                 self.jobs.poll(PollKind::ForMail);
             }
             // The message may answer a plan, or a question that another terminal answered.
-            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => {
+            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } | EventKind::RequestAnswered { .. } => {
                 run_output.print_event(&event);
                 self.jobs.poll(PollKind::Only);
             }
