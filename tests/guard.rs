@@ -272,7 +272,7 @@ async fn command_timeout_ends_command_and_keeps_output() {
     });
     time_out_after_start(&bench.path("begun")).await;
     let outcome = running.await.unwrap().unwrap();
-    assert_eq!(outcome.end, CommandEnd::TimedOut);
+    assert_eq!(outcome.end, CommandEnd::TimedOut(LONG.into()));
     assert_eq!(outcome.output, "working\n");
     assert_eq!(bench.record.recorded_stages(), ["started", "ended"]);
 }
@@ -324,8 +324,9 @@ async fn endless_output_is_bounded() {
     assert!(outcome.output.starts_with("first\n") && outcome.output.ends_with("\nlast\n"));
     assert!(outcome.output.len() < 10_100, "{}", outcome.output.len());
     assert!(outcome.output.contains("bytes left out"));
-    let endless = run("yes", Duration::from_millis(300), &bench.command_context).await.unwrap();
-    assert_eq!(endless.end, CommandEnd::TimedOut);
+    let time_max = Duration::from_millis(300);
+    let endless = run("yes", time_max, &bench.command_context).await.unwrap();
+    assert_eq!(endless.end, CommandEnd::TimedOut(time_max.into()));
 }
 
 #[tokio::test]
@@ -490,7 +491,8 @@ async fn command_suspending_its_guard_is_ended() {
         // The answer holds at the time it is given.
         assert_eq!(bench.processes(), [0; 0], "{confinement}");
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
-        assert_eq!(outcome, "timed out: the command and all its processes were ended", "{confinement}");
+        let expected = "timed out after 1 min: the command and all its processes were ended";
+        assert_eq!(outcome, expected, "{confinement}");
         assert!(bench.path("begun").exists() && !is_alive(guard), "{confinement}");
         worker.kill();
     }

@@ -17,7 +17,7 @@ use crate::domain::task::Task;
 use crate::domain::transcript::Block;
 use crate::domain::transition::Actor;
 use crate::service::approvals;
-use crate::service::command::{self, CommandOutcome};
+use crate::service::command::{self, CommandOutcome, TimeLimit};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
 
 /// The most bytes of the last block's output in a task's result.
@@ -104,7 +104,8 @@ impl TaskRun {
         let step = host.step(&id, "bash", headline(&script));
         let script = format!("{SCRIPT_PREFIX}{script}");
         let commands = host.context.command_context();
-        let work = command::run(&script, host.context.limits.command_timeout, &commands);
+        let limit = TimeLimit::of_command(host.context.limits.command_timeout);
+        let work = command::run(&script, limit, &commands);
         let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
         let result = host.run_step(step, work, failure).await;
         let (text, is_error) = match &result {

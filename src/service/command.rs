@@ -22,6 +22,7 @@ use crate::domain::failure_summary;
 use crate::domain::output::OutputBuffer;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RunningCommand;
+use crate::domain::units::duration;
 use crate::domain::verify_run::VerifyRun;
 use crate::ports::StoreResult;
 use crate::sandbox::{CommandExit, Level, Sandbox};
@@ -91,13 +92,40 @@ impl CommandContext {
     }
 }
 
+/// The longest run of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimit {
+    /// The time after which the command is ended.
+    pub time_max: Duration,
+    /// The setting with this time, if it is one of the config.
+    pub setting: Option<&'static str>,
+}
+
+impl TimeLimit {
+    /// Creates the limit of a command whose call sets none.
+    pub fn of_command(time_max: Duration) -> Self {
+        Self { time_max, setting: Some("limits.command_timeout_ms") }
+    }
+
+    /// Creates the limit of a worktree's set-up.
+    pub fn of_setup(time_max: Duration) -> Self {
+        Self { time_max, setting: Some("limits.setup_timeout_ms") }
+    }
+}
+
+impl From<Duration> for TimeLimit {
+    fn from(time_max: Duration) -> Self {
+        Self { time_max, setting: None }
+    }
+}
+
 /// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandEnd {
     /// It exited, or a signal ended it.
     Ended(CommandExit),
-    /// It was ended after its timeout.
-    TimedOut,
+    /// It was ended after this limit.
+    TimedOut(TimeLimit),
 }
 
 /// The outcome of a command.
@@ -121,7 +149,7 @@ impl CommandOutcome {
     pub fn to_verify_run(&self, command: &str) -> VerifyRun {
         let status = match self.end {
             CommandEnd::Ended(CommandExit::Code(code)) => Some(code),
-            CommandEnd::Ended(CommandExit::Signal(_)) | CommandEnd::TimedOut => None,
+            CommandEnd::Ended(CommandExit::Signal(_)) | CommandEnd::TimedOut(_) => None,
         };
         VerifyRun::new(command, status, &self.output)
     }
@@ -145,10 +173,14 @@ impl CommandOutcome {
             CommandEnd::Ended(CommandExit::Signal(signal)) => {
                 format!("ended by signal {signal}{}", signal_name(signal))
             }
-            CommandEnd::TimedOut if self.survivors.is_empty() => {
-                "timed out: the command and all its processes were ended".to_owned()
+            CommandEnd::TimedOut(TimeLimit { time_max, setting }) => {
+                let setting = setting.map(|setting| format!(" ({setting})")).unwrap_or_default();
+                let rest = match survivors_text(&self.survivors) {
+                    rest if rest.is_empty() => ": the command and all its processes were ended".to_owned(),
+                    rest => rest,
+                };
+                format!("timed out after {}{setting}{rest}", duration(time_max))
             }
-            CommandEnd::TimedOut => format!("timed out{}", survivors_text(&self.survivors)),
         }
     }
 }
@@ -175,12 +207,17 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Runs `command` in the shell, for at most `time_max`. Dropping the future ends it.
+/// Runs `command` in the shell, for at most `limit`. Dropping the future ends it.
 ///
 /// # Errors
 /// [`ServiceError::ClaimLost`] if the caller loses the claim: the command ends within a second.
 /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
-pub async fn run(command: &str, time_max: Duration, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
+pub async fn run(
+    command: &str,
+    limit: impl Into<TimeLimit>,
+    context: &CommandContext,
+) -> Result<CommandOutcome, ServiceError> {
+    let limit = limit.into();
     let mut claim = context.claim.clone();
     let claimed_attempt = *claim.borrow_and_update();
     let mut running = RunningShellCommand::start(command, claimed_attempt, context).await?;
@@ -189,7 +226,7 @@ pub async fn run(command: &str, time_max: Duration, context: &CommandContext) ->
             Ok(exit) => CommandEnd::Ended(exit),
             Err(reason) => return Err(running.guard_error(&reason).await),
         },
-        () = sleep(time_max) => CommandEnd::TimedOut,
+        () = sleep(limit.time_max) => CommandEnd::TimedOut(limit),
         () = claim_end(&mut claim, claimed_attempt) => {
             let survivors = running.end().await.survivors;
             return Err(ServiceError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)));

@@ -1,6 +1,6 @@
 //! Sets up a worktree before other commands run there: runs the setup command of the team, unless it has succeeded there already.
 
-use super::command::{self, CommandContext, CommandOutcome};
+use super::command::{self, CommandContext, CommandOutcome, TimeLimit};
 use super::step;
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
@@ -71,7 +71,7 @@ pub async fn run_pending(
     };
     let mut context = context.clone();
     context.rules.extend(writable.into_iter().map(PathRule::writable));
-    let work = Box::pin(command::run(&command, timeout, &context));
+    let work = Box::pin(command::run(&command, TimeLimit::of_setup(timeout), &context));
     let outcome = step::run_command("setup", &command, &context, events, work).await?;
     if !outcome.is_success() {
         return Err(SetupError::Failed { command, outcome, is_changed_by_task });

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::command::{self, CommandContext, CommandEnd, CommandOutcome};
+use super::command::{self, CommandContext, CommandEnd, CommandOutcome, TimeLimit};
 use super::step;
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
@@ -57,12 +57,13 @@ impl Verifier {
         command: &str,
         context: &CommandContext,
     ) -> Result<CommandOutcome, ServiceError> {
-        let outcome = command::run(command, self.timeout, context).await?;
+        let limit = TimeLimit::of_command(self.timeout);
+        let outcome = command::run(command, limit, context).await?;
         let has_exited = matches!(outcome.end, CommandEnd::Ended(CommandExit::Code(_)));
         if outcome.is_success() || !has_exited || !outcome.output.trim().is_empty() {
             return Ok(outcome);
         }
-        let traced = command::run(&format!("PS4=; set -x\n{command}"), self.timeout, context).await?;
+        let traced = command::run(&format!("PS4=; set -x\n{command}"), limit, context).await?;
         if traced.end != outcome.end {
             return Ok(outcome);
         }

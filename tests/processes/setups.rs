@@ -92,7 +92,8 @@ fn hanging_setup_times_out_and_counts_no_attempt() {
     let mut run = workspace.start(&["run"]);
     wait_until("the task was released", || releases(&workspace) >= 1 || run.has_ended());
     let task = workspace.task(1);
-    assert!(task["result"]["summary"].as_str().unwrap().contains("timed out"), "{task}");
+    let reason = "timed out after 200 ms (limits.setup_timeout_ms)";
+    assert!(task["result"]["summary"].as_str().unwrap().contains(reason), "{task}");
     assert_eq!(task.get("failures"), None);
     run.kill();
     workspace.assert_nothing_is_left_running();

@@ -174,7 +174,7 @@ async fn verify_command_times_out_and_is_logged() {
     harness.alice.context.limits.command_timeout = Duration::from_millis(200);
     let report = json!({ "task_id": 1, "status": "completed" });
     let red = harness.alice.expect_refusal("task_update", report).await;
-    assert!(red.contains("timed out"), "{red}");
+    assert!(red.contains("timed out after 200 ms (limits.command_timeout_ms)"), "{red}");
     let mut events = Vec::new();
     while let Ok(event) = harness.alice.events.try_recv() {
         events.push(event);
