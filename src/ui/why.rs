@@ -97,9 +97,13 @@ fn failure_reason(task: &Task) -> Reason {
     let times = if task.failures > 1 { format!(" {} times", task.failures) } else { String::new() };
     let id = task.id.0;
     let worktree = task.worktree.as_ref().map(|folder| format!("\nits work: {}", worktree_location(folder)));
+    let verify = match &task.verify {
+        Some(_) => format!("to change its verify command: `brigade tasks update {id} --verify COMMAND`\n"),
+        None => String::new(),
+    };
     let hint = format!(
         "to change it: `brigade tasks update {id} --description TEXT`\n\
-         to retry it: `brigade tasks retry {id}`\n\
+         {verify}to retry it: `brigade tasks retry {id}`\n\
          its full reason: `brigade tasks show {id}`\n\
          its events: `brigade log --task {id}`"
     );
@@ -528,6 +532,7 @@ mod tests {
         (tried.attempt, tried.result) = (2, Some(TaskResult::new("the team stopped", "")));
         let mut failed_task = task(1, Failed, &[]);
         failed_task.failures = 3;
+        failed_task.verify = Some("make test".to_owned());
         failed_task.result = Some(TaskResult::new("exit \x1b[2J 1", ""));
         let mut conflicting = failed_task.clone();
         conflicting.result = Some(TaskResult::new("it conflicts:\n<<<<<<< a\n", ""));

@@ -98,7 +98,7 @@ fn rejected_review_fails_task_with_feedback() {
     let reason = workspace.task(1)["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("it needs two lines"), "{reason}");
     let why = workspace.run(&["why", "1"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(why.contains("`brigade tasks update 1 --description TEXT` → to retry it: `brigade tasks retry 1`"), "{why}");
+    assert!(why.contains("`brigade tasks update 1 --verify COMMAND` → to retry it: `brigade tasks retry 1`"), "{why}");
     let log = workspace.run(&["log", "--task", "1"]).out;
     let asked = format!("asks for review {id} of task #1");
     let author = review["from"].as_str().unwrap();
