@@ -118,7 +118,7 @@ pub const NOTIFY_SETTINGS: &[Setting] = &[
 pub const TEAM_SETTINGS: &[Setting] = &[
     setting("goal", ValueKind::Text, "The team's goal.").or("BRIGADE_GOAL"),
     setting("plan", ValueKind::Path, "A plan file to import tasks from, relative to this file.").or("BRIGADE_PLAN"),
-    setting("done_when", ValueKind::Command, "A command that exits 0 once the goal is met.").or("BRIGADE_DONE_WHEN"),
+    setting("done_when", ValueKind::Command, "A command that exits 0 once the goal is met. After 30 min it is ended, and the goal counts as not met.").or("BRIGADE_DONE_WHEN"),
     setting("lead", ValueKind::Table(LEAD_SETTINGS), "The lead. Its default provider is `runbook`, which needs no key."),
     setting("budget", ValueKind::Table(BUDGET_SETTINGS), "The team's budget. Each request is checked before it is sent, at its maximum usage. A spent budget ends the run with exit code 3."),
     setting("isolation", ValueKind::Choice(&Isolation::WORDS), "\"none\": teammates share the workspace. \"worktree\": each task has its own git worktree and branch, merged once its verify passed on the merged result. Default: none.").or("BRIGADE_ISOLATION").default(Isolation::None.as_str()),

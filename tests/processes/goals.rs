@@ -44,3 +44,17 @@ fn goal_check_failing_then_passing_ends_in_pause() {
     assert_eq!(up.code(), Some(0), "nothing is pending: {}", up.output_so_far());
     workspace.assert_nothing_is_left_running();
 }
+
+#[test]
+fn running_goal_check_is_shown() {
+    let workspace = TestWorkspace::new();
+    workspace.write("plan.md", "## First\n```sh\ntrue\n```\n");
+    let command = "until test -e reached; do sleep 0.02; done";
+    workspace.write_team(1, &format!("plan = \"plan.md\"\ndone_when = \"{command}\""));
+    let mut run = workspace.start(&["run"]);
+    let reason = format!("the check of the goal (`{command}`)");
+    wait_until("the team shows the check", || workspace.json(&["team"])["waiting_for"] == reason.as_str());
+    wait_until("the timeline has the check", || run.output_so_far().contains(&format!("done_when {command}")));
+    workspace.write("reached", "");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+}

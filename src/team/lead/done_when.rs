@@ -12,8 +12,9 @@ use crate::domain::event::GoalCheck;
 use crate::domain::failure_summary;
 use crate::domain::name::LEAD;
 use crate::ports::{CommandPlace, Repository, SetupPlace};
-use crate::service::command::{self, CommandContext};
-use crate::service::{RecordEvent, setup};
+use crate::service::command::{self, CommandContext, CommandOutcome};
+use crate::service::step::Step;
+use crate::service::{RecordEvent, ServiceError, setup};
 use crate::team::heartbeat::WorkerReporter;
 
 /// The time limit of `done_when`.
@@ -92,7 +93,7 @@ async fn run(
     };
     let result = match obstacle {
         Some(reason) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {reason}") },
-        None => match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
+        None => match run_command(&script, &context, &events).await {
             Ok(outcome) => {
                 let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
                 DoneWhenResult { is_met: outcome.is_success(), text }
@@ -103,6 +104,16 @@ async fn run(
     // This task finishes just after the notification. The lead may notice only at its next tick.
     done.notify_one();
     result
+}
+
+/// Runs the command as a step of the lead. A goal that is not met is no failure of the step: the end of the session reports it.
+async fn run_command(
+    script: &str,
+    context: &CommandContext,
+    events: &RecordEvent,
+) -> Result<CommandOutcome, ServiceError> {
+    let work = command::run(script, DONE_WHEN_TIMEOUT, context);
+    Step::new(LEAD, None, "done_when", script.to_owned()).run(events, work, |_| None).await
 }
 
 /// Updates the team worktree and sets it up. Returns the reason if that fails.

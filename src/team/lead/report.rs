@@ -96,10 +96,12 @@ impl Lead {
 
     /// Returns the thing that the idle lead waits for: the answer to the question in its last text, if it asks one.
     fn wait_of_lead(&self, status: &TeammateStatus, goal_wait: Option<WaitingFor>) -> WaitingFor {
-        match (status.last_text.as_deref().and_then(pending_questions::trailing_question), self.session.stage) {
-            (Some(question), _) => WaitingFor::Person(question.to_owned()),
-            (None, SessionStage::NoSession) => goal_wait.unwrap_or(WaitingFor::MailOrTask),
-            (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
+        let question = status.last_text.as_deref().and_then(pending_questions::trailing_question);
+        match (question, goal_wait, self.session.stage) {
+            (Some(question), ..) => WaitingFor::Person(question.to_owned()),
+            (None, Some(goal_wait), _) => goal_wait,
+            (None, None, SessionStage::NoSession) => WaitingFor::MailOrTask,
+            (None, None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
         }
     }
 

@@ -22,8 +22,13 @@ impl Lead {
         }
     }
 
-    /// Returns the thing that a `continuous` team without a session waits for, if its goal is not met.
+    /// Returns the check of the goal while it runs, and the thing that a `continuous` team without a session waits for, if its goal is
+    /// not met.
     pub(super) fn goal_wait(&self) -> Option<WaitingFor> {
+        if self.session.done_when.is_running() {
+            let command = self.services.spec.done_when.as_deref().unwrap_or_default();
+            return Some(WaitingFor::Other(format!("the check of the goal (`{command}`)")));
+        }
         if self.session.stage != SessionStage::NoSession || self.current_mode() != Mode::Continuous {
             return None;
         }
