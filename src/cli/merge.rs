@@ -3,12 +3,14 @@
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
+use super::pending::TeamBranch;
 use super::running_team::RunningTeam;
 use super::team::team_choice_error;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::stores::git::GitRepository;
 use crate::stores::git::take_over::TakeOver;
+use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
 
 /// Take over the work of a team: merge its branch into yours
@@ -33,17 +35,22 @@ impl Merge {
             return Err(CliError::refused(message).hint("isolation = \"worktree\" gives a team its own branch"));
         }
         let branch = team.target_branch();
-        let TakeOver { into, before, after } = GitRepository::take_over(&context.location.workspace()?, &branch)?;
+        let workspace = context.location.workspace()?;
+        let TakeOver { into, before, after } = GitRepository::take_over(&workspace, &branch)?;
         let data = serde_json::json!({
             "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
         });
-        context.output.answer(&data, || {
+        let answer = context.output.answer(&data, || {
             let (branch, into) = (one_line(&branch), one_line(&into));
             if before == after {
                 return format!("{into} already has all commits of {branch}\n");
             }
             format!("merged {branch} into {into}, which is at {} now\n", short_commit(&after))
-        })
+        })?;
+        // The work is merged, so a board that cannot be read is no error here.
+        let board = context.board(OpenMode::ReadOnly).await?.view().await.ok();
+        let team_branch = TeamBranch::of(&team, &workspace);
+        Ok(answer.notes(team_branch.and_then(|team_branch| team_branch.sentence(board.as_deref()))))
     }
 
     async fn selected_team(&self, context: &Context) -> CliResult<TeamSpec> {

@@ -542,6 +542,8 @@ fn renamed_team_reports_merges_it_lacks() {
     git(workspace.path(), &["commit", "-q", "-a", "-m", "Rename"]);
     let run = workspace.run(&["run", "band"]);
     let lost = "merges of completed tasks are not on brigade/band: #1 (";
+    let merge = workspace.run(&["merge"]);
+    assert!(merge.code == Some(0) && merge.err.contains(lost), "{merge:?}");
     let report = run.out.split_once(lost).map(|(_, report)| report).unwrap_or_default();
     let command = report.split('`').nth(1).unwrap_or_default();
     assert!(command.starts_with("git -C .worktrees/band merge "), "{run:?}");
