@@ -334,9 +334,7 @@ fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
 mod tests {
     use super::*;
     use crate::embed::SystemClock;
-    use crate::stores::file::Durability;
-    use crate::stores::file::transcripts::FileTranscripts;
-    use crate::stores::fs::RealFileSystem;
+    use crate::stores::memory;
 
     async fn say(conversation: &mut Conversation, text: &str) {
         conversation.record(MessageRecord::new(Role::User, vec![Block::text(text)])).await.unwrap();
@@ -350,9 +348,7 @@ mod tests {
     #[tokio::test]
     async fn messages_of_lost_prompt_are_unsent() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (folder, files) = (tempfile::tempdir().unwrap(), Arc::new(RealFileSystem::default()));
-        let transcripts: Arc<dyn Transcripts> =
-            Arc::new(FileTranscripts::new(files, Durability::Process, folder.path()));
+        let transcripts = memory::stores(Arc::clone(&clock), tokio::sync::broadcast::channel(8).0).transcripts;
         let open = async || Conversation::resume("alice", Arc::clone(&transcripts), Arc::clone(&clock)).await.unwrap();
         let mut conversation = open().await;
         say(&mut conversation, "one").await;

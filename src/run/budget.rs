@@ -423,18 +423,11 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
 
 #[cfg(test)]
 mod tests {
-    use tempfile::TempDir;
-
     use super::*;
     use crate::domain::budget::Price;
     use crate::domain::team_spec::ModelSpec;
     use crate::embed::SystemClock;
-    use crate::stores::file::ledger::FileLedger;
-    use crate::stores::fs::RealFileSystem;
-
-    fn empty_ledger(folder: &TempDir) -> Arc<dyn Ledger> {
-        Arc::new(FileLedger::new(Arc::new(RealFileSystem::default()), folder.path()))
-    }
+    use crate::stores::memory::MemoryLedger;
 
     async fn open(budget: Budget, prices: Prices, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
         let spec = TeamSpec { budget, prices, ..TeamSpec::new("t", ModelSpec::default()).unwrap() };
@@ -451,8 +444,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn reservation_waits_for_others_or_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = empty_ledger(&folder);
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(100, &ledger).await;
         let reserve = |most| budget_guard.reserve(ledger.as_ref(), "alice", "m", most);
         let first = reserve(usage(10, 50)).await.unwrap();
@@ -478,8 +470,7 @@ mod tests {
 
     #[tokio::test]
     async fn budget_below_one_request_is_too_small() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = empty_ledger(&folder);
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(100, &ledger).await;
         let refused = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(10, 91)).await;
         let Err(BudgetError::Spent(spent)) = refused else { panic!("101 of 100") };
@@ -490,8 +481,7 @@ mod tests {
 
     #[tokio::test]
     async fn low_budget_is_returned_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = empty_ledger(&folder);
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(100, &ledger).await;
         for (used, low) in [(80, None), (1, Some(("100 tokens".to_owned(), "81".to_owned()))), (1, None)] {
             let reservation = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(used, 0)).await.unwrap();
@@ -503,8 +493,7 @@ mod tests {
 
     #[tokio::test]
     async fn unconfirmed_request_counts_as_maximum_usage() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = empty_ledger(&folder);
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(1000, &ledger).await;
         let reserve = |who| budget_guard.reserve(ledger.as_ref(), who, "m", usage(10, 50));
         reserve("declined").await.unwrap().mark_declined();
@@ -517,8 +506,7 @@ mod tests {
 
     #[tokio::test]
     async fn reservation_uses_highest_input_price() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = empty_ledger(&folder);
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
         let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
         let budget_guard = open(budget, prices, &ledger).await;
@@ -532,8 +520,7 @@ mod tests {
 
     #[tokio::test]
     async fn received_bytes_of_cut_answer_are_charged() {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = empty_ledger(&folder);
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(1_000_000, &ledger).await;
         for is_declined in [true, false] {
             let before = budget_guard.used_by("alice").tokens;

@@ -82,14 +82,11 @@ mod tests {
     use crate::domain::pending_questions::record_of_message;
     use crate::domain::transcript::{Record, TranscriptEntry};
     use crate::embed::SystemClock;
-    use crate::ports::{Durability, WaitLimit};
-    use crate::stores::workspace::{FILE, OpenMode, OpenOptions};
+    use crate::stores::memory;
 
     #[tokio::test]
     async fn answered_question_is_not_unread() {
-        let (folder, clock, wait_limit) = (tempfile::tempdir().unwrap(), Arc::new(SystemClock), WaitLimit::default());
-        let options = OpenOptions { mode: OpenMode::Write, durability: Durability::Process, clock, wait_limit };
-        let stores = FILE.open(folder.path(), options).await.unwrap().stores;
+        let stores = memory::stores(Arc::new(SystemClock), tokio::sync::broadcast::channel(8).0);
         for text in ["It is done.", "Which port?"] {
             let message = Message::new(MessageType::Message, "bob", text, UnixMs(1_000));
             stores.mailbox.send(HUMAN, message).await.unwrap();

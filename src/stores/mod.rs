@@ -1,7 +1,9 @@
 //! Storage. Locks and blocking I/O are only used in these modules.
 
+pub mod approvals;
 pub mod board_engine;
 pub mod file;
 pub mod fs;
 pub mod git;
+pub mod memory;
 pub mod workspace;

@@ -1,4 +1,4 @@
-//! Opens the stores of a workspace.
+//! Opens the stores of a workspace. A table has all kinds of stores.
 //!
 //! A process opens a workspace to lead it (one process at a time), to work in it, to change it by a command, or to read it.
 
@@ -6,9 +6,12 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::sync::broadcast;
+
 use crate::ports::{Clock, Durability, StoreResult, Stores, WaitLimit};
 
 use super::file;
+use super::memory;
 
 /// The folder of Brigade's files in a workspace on this machine, except the tasks.
 pub use super::file::TEAM_FOLDER;
@@ -66,8 +69,10 @@ impl Workspace {
     }
 }
 
-/// One kind of stores. No setting chooses a kind yet: [`crate::embed::STORE`] does.
+/// One kind of stores.
 pub struct StoreKind {
+    /// The name. No setting chooses a kind yet: [`crate::embed::STORE`] does.
+    pub name: &'static str,
     /// The paths in the workspace that commands of agents do not need, such as lock files. Their sandbox hides them.
     pub hidden_paths: &'static [&'static str],
     /// Opens the stores of a workspace. Blocks.
@@ -75,7 +80,13 @@ pub struct StoreKind {
 }
 
 /// Plain files in the workspace, shared with other programs.
-pub static FILE: StoreKind = StoreKind { hidden_paths: &file::HIDDEN_PATHS, open: file::open::open };
+pub static FILE: StoreKind = StoreKind { name: "file", hidden_paths: &file::HIDDEN_PATHS, open: file::open::open };
+
+/// The memory of this process: keeps nothing on disk, for tests.
+pub static MEMORY: StoreKind = StoreKind { name: "memory", hidden_paths: &[], open: open_memory };
+
+/// All kinds of stores. The contract tests run against each of them.
+pub static STORES: [&StoreKind; 2] = [&FILE, &MEMORY];
 
 impl StoreKind {
     /// Opens the stores of `workspace`. Must be called within a tokio runtime.
@@ -86,4 +97,9 @@ impl StoreKind {
     pub async fn open(&self, workspace: &Path, options: OpenOptions) -> StoreResult<Workspace> {
         file::blocking(|| (self.open)(workspace, &options)).await
     }
+}
+
+fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+    let changes = broadcast::channel(CHANGES_MAX).0;
+    Ok(Workspace::new(memory::stores(Arc::clone(&options.clock), changes), Vec::new(), ()))
 }

@@ -108,16 +108,12 @@ mod tests {
     use crate::domain::records::GuardProcess;
     use crate::domain::task::TaskId;
     use crate::embed::SystemClock;
-    use crate::stores::file::workers::{FileWorkers, ProcessId};
-    use crate::stores::fs::RealFileSystem;
+    use crate::stores::memory::MemoryWorkers;
 
     #[tokio::test]
     async fn team_command_is_recorded_beside_lead() {
-        let (folder, files) = (tempfile::tempdir().unwrap(), Arc::new(RealFileSystem::default()));
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let workers = FileWorkers::register(&ProcessId::own(), files, Arc::clone(&clock), folder.path(), "t").unwrap();
-        let workers: Arc<dyn Workers> = Arc::new(workers);
-        let reporter = WorkerReporter::new(Arc::clone(&workers), clock);
+        let workers: Arc<dyn Workers> = Arc::new(MemoryWorkers::default());
+        let reporter = WorkerReporter::new(Arc::clone(&workers), Arc::new(SystemClock));
         let progress = Arc::new(Progress::default());
         let command = |group| RunningCommand { group, guard: GuardProcess { pid: group, started_ms: 1 } };
         let of_lead = reporter.register(LEAD, Arc::clone(&progress), Arc::clone(&workers));

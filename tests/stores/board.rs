@@ -16,6 +16,7 @@ use brigade::stores::board_engine::TASK_BYTES_MAX;
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::{BoardFiles, FileBoard};
 use brigade::stores::fs::{FileSystem, LockTimeout, RealFileSystem};
+use brigade::stores::memory::board::MemoryBoard;
 use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
@@ -31,8 +32,20 @@ struct BoardFixture {
     board: Arc<dyn Board>,
     clock: Arc<ManualClock>,
     changes: broadcast::Receiver<StoreChange>,
-    folder: TempDir,
+    folder: Option<TempDir>,
     _workspace: Option<Workspace>,
+}
+
+fn in_memory() -> BoardFixture {
+    let (sender, changes) = broadcast::channel(1024);
+    let clock = Arc::new(ManualClock::default());
+    BoardFixture {
+        board: Arc::new(MemoryBoard::new(clock.clone(), sender)),
+        clock,
+        changes,
+        folder: None,
+        _workspace: None,
+    }
 }
 
 fn in_database() -> BoardFixture {
@@ -40,14 +53,14 @@ fn in_database() -> BoardFixture {
     let mode = OpenMode::Work { team: "my-team".into() };
     let workspace = (DATABASE.open)(folder.path(), &OpenOptions { clock: clock.clone(), ..options(mode) }).unwrap();
     let (board, changes) = (Arc::clone(&workspace.stores.board), workspace.stores.changes.subscribe());
-    BoardFixture { board, clock, changes, folder, _workspace: Some(workspace) }
+    BoardFixture { board, clock, changes, folder: Some(folder), _workspace: Some(workspace) }
 }
 
 fn over(files: Arc<dyn FileSystem>, durability: Durability) -> BoardFixture {
     let (sender, changes) = broadcast::channel(1024);
     let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
     let board = BoardFiles::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
-    BoardFixture { board: Arc::new(FileBoard::from(board)), clock, changes, folder, _workspace: None }
+    BoardFixture { board: Arc::new(FileBoard::from(board)), clock, changes, folder: Some(folder), _workspace: None }
 }
 
 fn in_files() -> BoardFixture {
@@ -67,7 +80,7 @@ fn in_unwatched_files() -> BoardFixture {
 
 impl BoardFixture {
     fn path(&self) -> PathBuf {
-        self.folder.path().join(".tasks")
+        self.folder.as_ref().unwrap().path().join(".tasks")
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -81,7 +94,7 @@ impl BoardFixture {
     /// A board on the same folder with its own cache, as a second process has.
     fn other(&self) -> FileBoard {
         let files = Arc::new(RealFileSystem::default());
-        let root = self.folder.path();
+        let root = self.folder.as_ref().unwrap().path();
         let clock = self.clock.clone();
         BoardFiles::open(files, root, Durability::Process, clock, broadcast::channel(1).0).unwrap().into()
     }
@@ -145,6 +158,7 @@ fn edit(edit: TaskEdit) -> Change {
 macro_rules! contract {
     ($($test:ident),* $(,)?) => {
         mod database { $( #[tokio::test] async fn $test() { super::$test(super::in_database()).await } )* }
+        mod memory { $( #[tokio::test] async fn $test() { super::$test(super::in_memory()).await } )* }
         mod files { $( #[tokio::test] async fn $test() { super::$test(super::in_files()).await } )* }
         mod durable_files { $( #[tokio::test] async fn $test() { super::$test(super::in_durable_files()).await } )* }
         mod unwatched_files { $( #[tokio::test] async fn $test() { super::$test(super::in_unwatched_files()).await } )* }

@@ -1,5 +1,5 @@
 //! A store like a database on a server: leases in place of locks, and hints to all connections in place of file events. It shows
-//! how to write one. Its tables are the memory stores of the test kit, and a workspace's path stands for the address of the server.
+//! how to write one. It keeps its tables in memory, and a workspace's path stands for the address of the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,14 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::{
     Clock, CurrentLead, LeadHolder, Leadership, LeadershipCheck, StoreError, StoreResult, Stores, WorkerSurvey, Workers,
 };
+use brigade::stores::memory;
 use brigade::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, StoreKind, Workspace};
 use tokio::sync::broadcast;
 
-use crate::testkit::{lock, memory_store};
+use crate::testkit::lock;
 
-/// The counterpart of [`brigade::stores::workspace::FILE`].
-pub static DATABASE: StoreKind = StoreKind { hidden_paths: &[], open };
+/// The line that [`brigade::stores::workspace::STORES`] would have.
+pub static DATABASE: StoreKind = StoreKind { name: "database", hidden_paths: &[], open };
 
 /// A worker or lead that does not renew for this time counts as dead, by the server's clock.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -50,7 +51,7 @@ struct Connection {
 fn open(address: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     let mut databases = lock(&DATABASES);
     let database = databases.entry(address.to_owned()).or_insert_with(|| {
-        let tables = memory_store::stores(Arc::clone(&options.clock), broadcast::channel(CHANGES_MAX).0);
+        let tables = memory::stores(Arc::clone(&options.clock), broadcast::channel(CHANGES_MAX).0);
         Arc::new(Database { tables, clock: Arc::clone(&options.clock), leases: Mutex::default() })
     });
     let worker = format!("worker-{:016x}", fastrand::u64(..));

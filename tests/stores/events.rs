@@ -11,7 +11,7 @@ use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{EventLog, EventReader, Runs};
 use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
-use brigade::stores::workspace::FILE;
+use brigade::stores::workspace::STORES;
 
 use crate::support::{clock, lead, real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
@@ -203,7 +203,7 @@ async fn newest_log_part_restores_the_board() {
 #[tokio::test]
 async fn quarantined_task_is_recorded_as_invalid_once() {
     let folder = tempfile::tempdir().unwrap();
-    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
+    let workspace = STORES[0].open(folder.path(), lead()).await.unwrap();
     let stores = &workspace.stores;
     let by = Actor::new("lead", ActorKind::Lead);
     let task = |subject: &str| NewTask { subject: subject.to_owned(), ..NewTask::default() };

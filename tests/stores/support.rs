@@ -10,7 +10,7 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
 use brigade::stores::file::state::FileState;
 use brigade::stores::fs::{FileSystem, RealFileSystem};
-use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, StoreKind, Workspace};
+use brigade::stores::workspace::{OpenMode, OpenOptions, STORES, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
@@ -36,9 +36,6 @@ pub fn lead() -> OpenOptions {
     options(OpenMode::Lead { team: "my-team".into() })
 }
 
-/// All kinds of stores: each keeps the same contracts. The database also stands for the memory stores, which are its tables.
-const KINDS: [(&str, &StoreKind); 2] = [("file", &FILE), ("database", &DATABASE)];
-
 /// The stores of one kind, in a separate workspace.
 pub struct StoreFixture {
     pub kind: &'static str,
@@ -47,14 +44,14 @@ pub struct StoreFixture {
     _workspace: Workspace,
 }
 
-/// New stores of each kind.
+/// New stores of each kind: all kinds keep the same contract.
 pub async fn store_fixtures() -> Vec<StoreFixture> {
     let mut fixtures = Vec::new();
-    for (name, kind) in KINDS {
+    for kind in STORES.into_iter().chain([&DATABASE]) {
         let folder = tempfile::tempdir().unwrap();
         let workspace = kind.open(folder.path(), lead()).await.unwrap();
         fixtures.push(StoreFixture {
-            kind: name,
+            kind: kind.name,
             stores: workspace.stores.clone(),
             _folder: folder,
             _workspace: workspace,

@@ -23,10 +23,10 @@ use brigade::sandbox::WORKER_VARIABLE;
 use brigade::service;
 use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_lock, current_lead};
 use brigade::stores::file::workers::{FileWorkers, ProcessId};
+use brigade::stores::memory::board::MemoryBoard;
 
 use crate::support::{changes, clock, real, store_fixtures};
 use crate::testkit::clock::ManualClock;
-use crate::testkit::memory_store::board::MemoryBoard;
 use crate::testkit::process::eventually;
 
 fn worker(team: &Path) -> FileWorkers {

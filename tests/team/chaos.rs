@@ -21,6 +21,7 @@ use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
 use brigade::service::messages::Outbox;
+use brigade::stores::memory::MemoryState;
 use brigade::team::StartOptions;
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
@@ -31,7 +32,6 @@ use super::harness::{
     LONG, ModelResult, TestTeam, call, complete, diligent, lock, new_task, once, say, start_continuous,
 };
 use super::harness::{approve_plan, task_at_hand, text_of};
-use crate::testkit::memory_store::{MemoryState, MemoryWorkers};
 use crate::testkit::seeds::{run_seeds, seeds};
 
 /// The first seed and the number of seeds: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test team chaos`.
@@ -226,7 +226,7 @@ impl ChaosTeam {
     /// Launches another process on the same stores.
     async fn launch_process(&self, start: StartOptions) -> TeamHandle {
         let mut dependencies = self.harness.dependencies();
-        dependencies.stores.workers = Arc::new(MemoryWorkers::default());
+        dependencies.stores.workers = Arc::new(brigade::stores::memory::MemoryWorkers::default());
         self.faults.wrap_workers(&mut dependencies.stores);
         brigade::team::launch(self.harness.spec.clone(), start, dependencies).await.unwrap()
     }

@@ -31,6 +31,9 @@ use brigade::ports::{
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
+use brigade::stores::memory;
+use brigade::stores::memory::MemoryWorkers;
+use brigade::stores::memory::events::MemoryEventLog;
 use brigade::team::handle::{TeamHandle, TeamOutcome};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::{ToolUser, tools_for};
@@ -44,8 +47,6 @@ pub use crate::testkit::answers::complete;
 use crate::testkit::clock::RuntimeClock;
 use crate::testkit::interceptors::with_polls_noted;
 pub use crate::testkit::lock;
-use crate::testkit::memory_store::events::MemoryEventLog;
-use crate::testkit::memory_store::{self, MemoryWorkers};
 
 /// Time limit of every wait.
 pub const LONG: Duration = Duration::from_secs(8 * 3600);
@@ -237,7 +238,7 @@ impl TestTeam {
         let clock: Arc<dyn Clock> = wall_clock.clone();
         let (changes, _) = broadcast::channel(1024);
         let log = Arc::new(MemoryEventLog::new(Arc::clone(&clock)));
-        let mut stores = memory_store::stores(Arc::clone(&clock), changes.clone());
+        let mut stores = memory::stores(Arc::clone(&clock), changes.clone());
         let polls: Arc<Mutex<Vec<String>>> = Arc::default();
         let polled = Arc::clone(&polls);
         stores = with_polls_noted(&stores, move |name| lock(&polled).push(name.to_owned()));

@@ -11,6 +11,7 @@ use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::team_spec::MemberSpec;
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, StoreChange};
+use brigade::stores::memory::board::MemoryBoard;
 use brigade::team::StartOptions;
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
@@ -18,7 +19,6 @@ use serde_json::json;
 use super::harness::{
     TestTeam, call, complete, diligent, has_new_task, new_task, once, parts_of, say, start_continuous, task_at_hand,
 };
-use crate::testkit::memory_store::board::MemoryBoard;
 
 fn respawned(harness: &TestTeam, who: &str) -> usize {
     harness.count(|event| matches!(event, EventKind::TeammateRespawned { teammate, .. } if teammate == who))

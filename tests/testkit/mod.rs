@@ -1,5 +1,5 @@
-//! Shared parts of tests and benches: answers of models, clocks, stores in memory, interceptors of stores, file systems that fail, stop or
-//! lose power, and the real program in a workspace.
+//! Shared parts of tests and benches: answers of models, clocks, interceptors of stores, file systems that fail, stop or lose power, and the real
+//! program in a workspace.
 
 #![allow(
     dead_code,
@@ -13,7 +13,6 @@ pub mod answers;
 pub mod clock;
 pub mod fault_injection;
 pub mod interceptors;
-pub mod memory_store;
 pub mod model_server;
 pub mod process;
 pub mod seeds;

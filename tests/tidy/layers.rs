@@ -135,7 +135,7 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
 ];
 
 /// The kinds of stores, and the file system below them.
-const STORE_KINDS: &[&str] = &["file", "fs"];
+const STORE_KINDS: &[&str] = &["file", "fs", "memory"];
 
 /// Names that the domain must not use: it gets everything passed in, so that it can be tested and simulated.
 const NOT_IN_DOMAIN: &[&str] = &[

@@ -16,13 +16,13 @@ use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
 use brigade::service::attempt_log::AttemptLog;
 use brigade::service::command::CommandRegistry;
+use brigade::stores::memory;
 use brigade::tools::table::all_tools;
 use brigade::tools::{Caller, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolOutput, WorkingDir};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::testkit::clock::ManualClock;
-use crate::testkit::memory_store;
 use crate::testkit::process::guard;
 
 struct NoRecord;
@@ -115,7 +115,7 @@ pub async fn harness_with(lead_has_model: bool) -> TestTools {
     let folder = tempfile::tempdir().unwrap();
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::default());
     let names: Vec<Name> = ["alice", "bob"].map(|name| Name::new(name).unwrap()).into();
-    let stores = memory_store::stores(Arc::clone(&clock), broadcast::channel(16).0);
+    let stores = memory::stores(Arc::clone(&clock), broadcast::channel(16).0);
     stores.mailbox.open_inboxes(&names).await.unwrap();
     let team_control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_has_model));
     let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &team_control);

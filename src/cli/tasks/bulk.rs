@@ -89,16 +89,11 @@ mod tests {
     use crate::domain::task::NewTask;
     use crate::domain::transition::{ActorKind, Change};
     use crate::embed::SystemClock;
-    use crate::stores::file::Durability;
-    use crate::stores::file::board::{BoardFiles, FileBoard};
-    use crate::stores::fs::RealFileSystem;
+    use crate::stores::memory::board::MemoryBoard;
 
     #[tokio::test]
     async fn bulk_change_error_lists_tasks_already_changed() {
-        let (folder, files) = (tempfile::tempdir().unwrap(), Arc::new(RealFileSystem::default()));
-        let (clock, changes) = (Arc::new(SystemClock), tokio::sync::broadcast::channel(8).0);
-        let board: FileBoard =
-            BoardFiles::open(files, folder.path(), Durability::Process, clock, changes).unwrap().into();
+        let board = MemoryBoard::new(Arc::new(SystemClock), tokio::sync::broadcast::channel(8).0);
         let person = Actor::new(HUMAN, ActorKind::Person);
         let new = |subject: &str| NewTask { subject: subject.to_owned(), ..NewTask::default() };
         board.create(&person, vec![new("a"), new("b"), new("c")], false).await.unwrap();

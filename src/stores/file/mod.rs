@@ -13,7 +13,6 @@ pub mod ledger;
 pub mod links;
 pub mod mailbox;
 pub mod open;
-pub mod requests;
 pub mod roster;
 pub mod stable_value;
 pub mod state;

@@ -13,7 +13,6 @@ use super::format::{check_format, write_format};
 use super::ledger::FileLedger;
 use super::links::refuse_links;
 use super::mailbox::FileMailbox;
-use super::requests::FileRequests;
 use super::roster::{FileRoster, ROSTER_FILE};
 use super::state::{FileState, STATE_FILE};
 use super::transcripts::FileTranscripts;
@@ -22,6 +21,7 @@ use super::workers::leader_lock::{FileLeadership, LeaderLock, acquire_leader_loc
 use super::workers::{FileWorkers, ProcessId};
 use super::{Durability, LOCK_FILES, TEAM_FOLDER, failed};
 use crate::ports::{IoAction, StoreChange, StoreResult, Stores};
+use crate::stores::approvals::RequestStore;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 #[cfg(doc)]
 use crate::stores::workspace::StoreKind;
@@ -168,7 +168,7 @@ fn file_stores(
             &team_folder,
         )),
         transcripts: Arc::new(transcripts),
-        requests: Arc::new(FileRequests::new(Arc::clone(files), team_folder.clone(), durability, is_read_only)),
+        requests: Arc::new(RequestStore::file(Arc::clone(files), team_folder.clone(), durability, is_read_only)),
         state: Arc::new(FileState::new(state, Arc::clone(clock), changes.clone(), has_events)),
         roster: Arc::new(FileRoster::new(exchange_file(&team_folder, ROSTER_FILE, FileRoster::is_valid))),
         events: Arc::new(FileEventLog::new(Arc::clone(files), Arc::clone(clock), &team_folder)),

@@ -1,4 +1,4 @@
-//! The task board in memory. [`brigade::stores::board_engine`] makes all decisions, as for every board.
+//! The task board in memory. [`crate::stores::board_engine`] makes all decisions, as for every board.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use brigade::domain::claim_queue::ClaimQueue;
-use brigade::domain::dependencies::TaskLookup;
-use brigade::domain::task::{NewTask, Task, TaskId};
-use brigade::domain::time::UnixMs;
-use brigade::domain::transition::{self, Action, Actor, Change};
-use brigade::ports::{
+use crate::domain::claim_queue::ClaimQueue;
+use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::{NewTask, Task, TaskId};
+use crate::domain::time::UnixMs;
+use crate::domain::transition::{self, Action, Actor, Change};
+use crate::ports::{
     Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
-use brigade::stores::board_engine::{self, BoardLookup, CreateBatch, DependentChanges, LinkChange, TASK_BYTES_MAX};
+use crate::stores::board_engine::{self, BoardLookup, CreateBatch, DependentChanges, LinkChange, TASK_BYTES_MAX};
 
 /// The task board in memory.
 pub struct MemoryBoard {

@@ -1,10 +1,9 @@
-//! Stores in memory, with the same rules as the file stores. Their content ends with the process. They are also the smallest example
-//! of stores.
+//! Stores in memory, with the same rules as the file stores: for tests, and as the smallest example of a store. Their content ends
+//! with the process.
 
 pub mod board;
 pub mod events;
 pub mod mailbox;
-pub mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,15 +12,16 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
-use brigade::domain::budget::{LedgerRecord, LedgerTotals};
-use brigade::domain::records::{RosterMember, WorkerTeammate};
-use brigade::domain::state::{SharedState, StateUpdate};
-use brigade::domain::transcript::Record;
-use brigade::ports::{
+use crate::domain::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::records::{RosterMember, WorkerTeammate};
+use crate::domain::state::{SharedState, StateUpdate};
+use crate::domain::transcript::Record;
+use crate::ports::{
     Clock, CurrentLead, Leadership, LeadershipCheck, Ledger, QuarantinedTranscript, Roster, StateStore, StoreChange,
     StoreError, StoreResult, Stores, Transcripts, WaitLimit, WorkerSurvey, Workers,
 };
-use brigade::stores::file::transcripts::RECORD_BYTES_MAX;
+use crate::stores::approvals::RequestStore;
+use crate::stores::file::transcripts::RECORD_BYTES_MAX;
 
 /// Creates empty stores in memory.
 pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
@@ -29,7 +29,7 @@ pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
         board: Arc::new(board::MemoryBoard::new(Arc::clone(&clock), changes.clone())),
         mailbox: Arc::new(mailbox::MemoryMailbox::new(changes.clone())),
         transcripts: Arc::new(MemoryTranscripts::default()),
-        requests: Arc::new(requests::MemoryRequests::default()),
+        requests: Arc::new(RequestStore::memory()),
         state: Arc::new(MemoryState::new(Arc::clone(&clock), changes.clone())),
         roster: Arc::new(MemoryRoster::default()),
         events: Arc::new(events::MemoryEventLog::new(clock)),

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
-use brigade::domain::message::{MESSAGE_BYTES_MAX, Message};
-use brigade::domain::name::{HUMAN, LEAD, Name};
-use brigade::ports::{Delivery, Mailbox, StoreChange, StoreError, StoreResult};
-use brigade::stores::file::mailbox::INBOX_BYTES_MAX;
+use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
+use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::ports::{Delivery, Mailbox, StoreChange, StoreError, StoreResult};
+use crate::stores::file::mailbox::INBOX_BYTES_MAX;
 
 /// The inboxes in memory.
 pub struct MemoryMailbox {

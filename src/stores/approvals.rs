@@ -1,4 +1,4 @@
-//! The file of requests that wait for an answer: `.team/requests.json`.
+//! The stores of requests that wait for an answer: the file `.team/requests.json`, or memory.
 //!
 //! Every change replaces the file under its lock. An invalid file is quarantined. Mail that carries requests and answers is not
 //! handled here.
@@ -7,14 +7,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
-use super::atomic_write::replace;
-use super::exchange_file::QUARANTINE_SUFFIX;
-use super::{Durability, blocking, failed, if_found, is_foreign_entry, move_aside};
+use super::file::atomic_write::replace;
+use super::file::exchange_file::QUARANTINE_SUFFIX;
+use super::file::{Durability, blocking, failed, if_found, is_foreign_entry, move_aside};
+use super::fs::{FileSystem, locked};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
 use crate::ports::{Requests, StoreResult};
-use crate::stores::fs::{FileSystem, locked};
 
 const FILE: &str = "requests.json";
 const LOCK: &str = "requests.lock";
@@ -23,8 +24,16 @@ const FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// The most quarantined files.
 const QUARANTINED_MAX: u32 = 100;
 
-/// Requests that wait for an answer, in `.team/requests.json`.
-pub struct FileRequests {
+/// Requests that wait for an answer.
+pub enum RequestStore {
+    /// In `.team/requests.json`.
+    File(RequestFile),
+    /// In memory, for tests and for teams that write no files.
+    Memory(Mutex<Approvals>),
+}
+
+/// The file of the requests.
+pub struct RequestFile {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
     durability: Durability,
@@ -32,17 +41,27 @@ pub struct FileRequests {
     is_read_only: bool,
 }
 
-impl FileRequests {
+impl RequestStore {
     /// Requests of the workspace whose `.team` is `folder`. Creates nothing before the first request.
-    pub fn new(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability, is_read_only: bool) -> Self {
-        Self { files, folder, durability, is_read_only }
+    pub fn file(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability, is_read_only: bool) -> Self {
+        Self::File(RequestFile { files, folder, durability, is_read_only })
+    }
+
+    /// Requests in memory.
+    pub fn memory() -> Self {
+        Self::Memory(Mutex::default())
     }
 
     async fn change<R: Send>(&self, change: impl FnOnce(&mut Approvals) -> R + Send) -> StoreResult<R> {
-        blocking(|| self.change_file(change)).await
+        match self {
+            Self::File(file) => blocking(|| file.change(change)).await,
+            Self::Memory(approvals) => Ok(change(&mut approvals.lock())),
+        }
     }
+}
 
-    fn change_file<R>(&self, change: impl FnOnce(&mut Approvals) -> R) -> StoreResult<R> {
+impl RequestFile {
+    fn change<R>(&self, change: impl FnOnce(&mut Approvals) -> R) -> StoreResult<R> {
         self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
         let lock = self.folder.join(LOCK);
         let read_change_write = || {
@@ -59,8 +78,8 @@ impl FileRequests {
         locked(&*self.files, &lock, read_change_write).map_err(failed("lock", &lock))?
     }
 
-    /// Reads all requests. A process that only reads ignores an invalid file.
-    fn read_all(&self) -> StoreResult<Approvals> {
+    /// Returns all requests. A process that only reads ignores an invalid file.
+    fn all(&self) -> StoreResult<Approvals> {
         match self.read()? {
             Ok(approvals) => Ok(approvals),
             Err(reason) if self.is_read_only => {
@@ -68,7 +87,7 @@ impl FileRequests {
                 tracing::warn!(file = %path.display(), reason, "ignored an invalid file of requests");
                 Ok(no_requests())
             }
-            Err(_) => self.change_file(|approvals| approvals.clone()),
+            Err(_) => self.change(|approvals| approvals.clone()),
         }
     }
 
@@ -109,7 +128,7 @@ fn no_requests() -> Approvals {
 }
 
 #[async_trait]
-impl Requests for FileRequests {
+impl Requests for RequestStore {
     async fn record(&self, request: Request) -> StoreResult<()> {
         Ok(self.change(|approvals| approvals.record(request)).await??)
     }
@@ -135,7 +154,10 @@ impl Requests for FileRequests {
     }
 
     async fn all(&self) -> StoreResult<Approvals> {
-        blocking(|| self.read_all()).await
+        match self {
+            Self::File(file) => blocking(|| file.all()).await,
+            Self::Memory(approvals) => Ok(approvals.lock().clone()),
+        }
     }
 }
 
@@ -149,13 +171,13 @@ mod tests {
     use crate::ports::StoreError;
     use crate::stores::fs::RealFileSystem;
 
-    fn file(folder: &Path) -> FileRequests {
+    fn file(folder: &Path) -> RequestStore {
         opened(folder, false)
     }
 
-    fn opened(folder: &Path, is_read_only: bool) -> FileRequests {
+    fn opened(folder: &Path, is_read_only: bool) -> RequestStore {
         let files = Arc::new(RealFileSystem::default());
-        FileRequests::new(files, folder.join(".team"), Durability::Process, is_read_only)
+        RequestStore::file(files, folder.join(".team"), Durability::Process, is_read_only)
     }
 
     fn request(id: &str) -> Request {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use brigade::domain::event::{Event, NewEvent};
-use brigade::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
+use crate::domain::event::{Event, NewEvent};
+use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 
 const KEPT_EVENTS_MAX: usize = 100_000;
 
