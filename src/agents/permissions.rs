@@ -15,7 +15,7 @@ use crate::domain::output::bounded;
 use crate::domain::permission::{PermissionCall, PermissionDecision, ToolKind};
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
-use crate::service::approvals::{answer_event, new_request_id, send_request};
+use crate::service::approvals::{answer_event, new_request_id, send_request, withdraw_permissions};
 
 /// The time between two looks for an answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -193,13 +193,7 @@ impl PermissionRequests {
     /// # Errors
     /// The requests cannot be read or written.
     pub async fn try_withdraw(&self, reason: &str) -> StoreResult<()> {
-        let requests = Arc::clone(&self.services.stores.requests);
-        let approvals = requests.all().await?;
-        for request in approvals.open(RequestKind::Permission).filter(|request| self.name.is_same(&request.from)) {
-            let now = self.services.clock.now();
-            requests.withdraw(&request.id, RequestKind::Permission, reason, now).await?;
-        }
-        Ok(())
+        withdraw_permissions(&self.services.stores, Some(&self.name), reason, self.services.clock.now()).await
     }
 }
 

@@ -6,6 +6,7 @@ use super::messages::{Outbox, first_line};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
+use crate::domain::name::Name;
 use crate::domain::snapshot::bounded_text;
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
@@ -171,6 +172,18 @@ pub async fn continue_reviews(stores: &Stores, holder: &str, task: &Task) -> Sto
 
 /// The reason why the permission requests of a killed team are withdrawn.
 pub const TURN_INTERRUPTED: &str = "its turn was interrupted";
+
+/// Withdraws the open permission requests of `from`, or of all members, for which no call waits any more.
+///
+/// # Errors
+/// The requests cannot be read or written.
+pub async fn withdraw_permissions(stores: &Stores, from: Option<&Name>, reason: &str, now: UnixMs) -> StoreResult<()> {
+    let is_withdrawn = |request: &&Request| from.is_none_or(|name| name.is_same(&request.from));
+    for request in stores.requests.all().await?.open(RequestKind::Permission).filter(is_withdrawn) {
+        stores.requests.withdraw(&request.id, RequestKind::Permission, reason, now).await?;
+    }
+    Ok(())
+}
 
 /// Reads all requests for a person. A call waits for its permission only while its team runs. So the open permission requests of a
 /// killed team count as withdrawn at `now`. The next launch records their withdrawal.

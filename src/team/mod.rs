@@ -22,6 +22,7 @@ use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePr
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::time::UnixMs;
 use crate::domain::transition::{Actor, ActorKind};
 use crate::ports::{Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook};
 use crate::run::budget::BudgetGuard;
@@ -29,6 +30,7 @@ use crate::run::event_sink::EventSink;
 use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
+use crate::service::approvals::{self, TURN_INTERRUPTED};
 use crate::service::{board_socket, claims, plan_import};
 use handle::{LiveStatus, TeamCommand, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
@@ -138,7 +140,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     if !spec.lead.has_model() {
         check_goal(&spec, &start, &stores).await?;
     }
-    let reclaimed = take_over(&stores, &deps.workspace).await?;
+    let reclaimed = take_over(&stores, &deps.workspace, clock.now()).await?;
     open_inboxes(&spec, &stores).await?;
     let (isolation, notices) = set_up_worktrees(&spec, deps.repository, &stores).await?;
     // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
@@ -361,10 +363,11 @@ pub fn check_models(spec: &TeamSpec, connect: &ModelConnector) -> Result<(), Lau
     })
 }
 
-/// Reclaims the tasks of dead workers, and removes their sockets. The whole team ended, so this is no failed attempt. Returns the
-/// holders, so that each can continue with its task.
-async fn take_over(stores: &Stores, workspace: &Path) -> Result<BTreeMap<TaskId, String>, StoreError> {
+/// Reclaims the tasks of dead workers, withdraws their permission requests, and removes their sockets. The whole team ended, so this is
+/// no failed attempt. Returns the holders, so that each can continue with its task.
+async fn take_over(stores: &Stores, workspace: &Path, now: UnixMs) -> Result<BTreeMap<TaskId, String>, StoreError> {
     board_socket::remove_stale_sockets(&workspace.join(AGENTS_FOLDER));
+    approvals::withdraw_permissions(stores, None, TURN_INTERRUPTED, now).await?;
     let reclaimed = claims::reclaim_of_ended_team(stores).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }

@@ -24,6 +24,7 @@ mod lifecycle;
 mod mail;
 mod models;
 mod outages;
+mod permissions;
 mod prefixes;
 mod resume;
 mod retries;
