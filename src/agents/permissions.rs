@@ -27,8 +27,26 @@ const DETAILS_BYTES_MAX: usize = PLAN_BYTES_MAX / 4;
 
 /// The reason why a tool call was not made. The message is for the model.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("Not called: {0}.")]
-pub struct CallNotMade(pub String);
+pub enum CallNotMade {
+    /// It was refused, and would be refused again.
+    #[error("Not called: {0}.")]
+    Refused(String),
+    /// No person answered. Another request may get an answer.
+    #[error("Not called: {0}.")]
+    NotAnswered(String),
+    /// The turn had to end before a person answered.
+    #[error("Not called: {0}.")]
+    Interrupted(String),
+}
+
+impl CallNotMade {
+    /// Returns the reason without the words for the model.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Refused(reason) | Self::NotAnswered(reason) | Self::Interrupted(reason) => reason,
+        }
+    }
+}
 
 /// The person's answers that hold for the rest of the run, by tool and subject.
 type RememberedAnswers = Mutex<HashMap<(String, String), Result<(), CallNotMade>>>;
@@ -46,7 +64,7 @@ impl AgentHost {
     pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
         match self.decide(call).await {
             PermissionDecision::Allow => Ok(()),
-            PermissionDecision::Deny(reason) => Err(CallNotMade(reason)),
+            PermissionDecision::Deny(reason) => Err(CallNotMade::Refused(reason)),
             PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
         }
     }
@@ -96,17 +114,18 @@ impl PermissionRequests {
     async fn ask_person(&self, call: &PermissionCall, details: &str) -> Result<ApprovalAnswer, CallNotMade> {
         let time_max = self.services.spec.limits.permission_timeout;
         if time_max.is_zero() {
-            return Err(CallNotMade("it needs a permission, and this team does not ask the person".to_owned()));
+            let reason = "it needs a permission, and this team does not ask the person";
+            return Err(CallNotMade::Refused(reason.to_owned()));
         }
         if call.subject.len() > SUBJECT_BYTES_MAX {
-            return Err(CallNotMade(format!(
+            return Err(CallNotMade::Refused(format!(
                 "it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that"
             )));
         }
         let request = self.request(call, details).await;
         let id = send_request(&self.services.outbox(), request.clone())
             .await
-            .map_err(|error| CallNotMade(format!("the person cannot be asked for permission: {error}")))?;
+            .map_err(|error| CallNotMade::NotAnswered(format!("the person cannot be asked for permission: {error}")))?;
         let activity = Activity::WaitingForPermission(id.as_str().into());
         let _waiting = self.turn_control.progress.start_activity(activity, time_max + Duration::from_secs(60));
         let answer = tokio::select! {
@@ -118,19 +137,19 @@ impl PermissionRequests {
         if let Some(answer) = answer {
             return Ok(self.record_answer(&request, answer));
         }
-        let reason = match self.turn_control.level() {
+        let level = self.turn_control.level();
+        let reason = match level {
             StopLevel::Run => "no person answered in time",
             StopLevel::FinishTurn => "the team stops",
             _ => "its task is not yours any more",
         };
         self.withdraw(reason).await;
         // An answer that came before the withdrawal counts.
-        match self.stored_answer(&id).await {
-            Some(answer) if answer.by != SYSTEM => Ok(self.record_answer(&request, answer)),
-            _ => Err(CallNotMade(format!(
-                "it needs a permission, and {reason}. Do it in another way, or report the task as failed"
-            ))),
+        if let Some(answer) = self.stored_answer(&id).await.filter(|answer| answer.by != SYSTEM) {
+            return Ok(self.record_answer(&request, answer));
         }
+        let text = format!("it needs a permission, and {reason}. Do it in another way, or report the task as failed");
+        Err(if level == StopLevel::Run { CallNotMade::NotAnswered(text) } else { CallNotMade::Interrupted(text) })
     }
 
     /// Records the event of an answer and returns the answer. The person's command writes no event log.
@@ -201,7 +220,7 @@ impl PermissionRequests {
 fn result_of(answer: &ApprovalAnswer) -> Result<(), CallNotMade> {
     match (answer.approve, answer.by == SYSTEM) {
         (true, _) => Ok(()),
-        (false, true) => Err(CallNotMade(answer.text.clone())),
-        (false, false) => Err(CallNotMade(format!("the person refused it: {}", answer.feedback()))),
+        (false, true) => Err(CallNotMade::NotAnswered(answer.text.clone())),
+        (false, false) => Err(CallNotMade::Refused(format!("the person refused it: {}", answer.feedback()))),
     }
 }

@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::host::{ABORTED, AgentHost};
+use super::permissions::CallNotMade;
 use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::approval::RequestKind;
 use crate::domain::event::REPORT_TOOL;
@@ -97,8 +98,13 @@ impl TaskRun {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         let call = PermissionCall { tool: "bash".to_owned(), kind: ToolKind::Command, subject: script.clone() };
-        if let Err(refusal) = host.ask_permission(&call, "").await {
-            return Ok(host.fail_task(self.claim, refusal.to_string(), true).await);
+        match host.ask_permission(&call, "").await {
+            Ok(()) => {}
+            Err(CallNotMade::Interrupted(_)) => return Ok(vec![TurnOutcome::Aborted]),
+            Err(refusal) => {
+                let is_final = matches!(refusal, CallNotMade::Refused(_));
+                return Ok(host.fail_task(self.claim, refusal.to_string(), is_final).await);
+            }
         }
         record_call(host, &id, "bash", json!({ "command": script })).await?;
         let step = host.step(&id, "bash", headline(&script));

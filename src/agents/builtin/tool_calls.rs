@@ -173,7 +173,7 @@ impl Turn<'_> {
     async fn run_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
         let input = match arguments_of(call.input.clone()) {
             Ok(input) => input,
-            Err(refusal) => return Ok(self.skip_call(call, refusal.to_string(), &refusal.0)),
+            Err(refusal) => return Ok(self.skip_call(call, refusal.to_string(), refusal.reason())),
         };
         let tool = match self.agent.prefix.tool(&call.tool) {
             Ok(tool) => Arc::clone(tool),
@@ -186,7 +186,7 @@ impl Turn<'_> {
         let permission = table::permission_call(&call.tool, &input);
         let details = table::permission_details(&call.tool, &input);
         if let Err(refusal) = self.host.ask_permission(&permission, &details).await {
-            return Ok(self.skip_call(call, refusal.to_string(), &refusal.0));
+            return Ok(self.skip_call(call, refusal.to_string(), refusal.reason()));
         }
         self.host.refresh_working_dir().await;
         let step = self.host.step(&call.id, &call.tool, tool.about(&input));
@@ -269,7 +269,7 @@ pub(super) fn arguments_of(input: Value) -> Result<Value, CallNotMade> {
     match input {
         Value::Object(_) => Ok(input),
         Value::Null => Ok(Value::Object(serde_json::Map::new())),
-        _ => Err(CallNotMade(ARGUMENTS_NOT_OBJECT.to_owned())),
+        _ => Err(CallNotMade::Refused(ARGUMENTS_NOT_OBJECT.to_owned())),
     }
 }
 

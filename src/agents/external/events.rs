@@ -158,12 +158,12 @@ impl Turn<'_> {
         let folder = &running.scope.folder;
         let call = running.connection.protocol.permission_call(tool, input, folder);
         if call.changes_file_outside() {
-            return Some(Err(CallNotMade(format!("change only files in {folder}"))));
+            return Some(Err(CallNotMade::Refused(format!("change only files in {folder}"))));
         }
         if call.kind == ToolKind::Edit
             && let Err(error) = self.host.context.real_path_to_write(&call.subject).await
         {
-            return Some(Err(CallNotMade(error.to_string())));
+            return Some(Err(CallNotMade::Refused(error.to_string())));
         }
         let details = running.connection.protocol.permission_details(tool, input);
         let host = &*self.host;
@@ -185,7 +185,7 @@ impl Turn<'_> {
         input: &Value,
     ) -> TurnEnd {
         if let Err(refusal) = self.ask_permission(&tool, input).await? {
-            self.host.record_call_not_made(tool, call_id, &refusal.0);
+            self.host.record_call_not_made(tool, call_id, refusal.reason());
             let reason = refusal.to_string();
             return self.end_turn_with(WithheldAnswer::Deny { request_id, reason }).await;
         }
