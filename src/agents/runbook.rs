@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::host::{ABORTED, AgentHost};
 use super::permissions::CallNotMade;
 use super::{AgentBackend, AgentError, TurnOutcome};
-use crate::domain::approval::RequestKind;
+use crate::domain::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::event::REPORT_TOOL;
 use crate::domain::failure_summary;
 use crate::domain::name::SYSTEM;
@@ -15,7 +15,7 @@ use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::shell_blocks::{headline, shell_blocks};
 use crate::domain::task::Task;
-use crate::domain::transcript::Block;
+use crate::domain::transcript::{Block, TranscriptEntry};
 use crate::domain::transition::Actor;
 use crate::service::approvals;
 use crate::service::command::{self, CommandOutcome, TimeLimit};
@@ -23,6 +23,9 @@ use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_
 
 /// The most bytes of the last block's output in a task's result.
 const RESULT_BYTES_MAX: usize = 400;
+
+/// The name of the calls that run the blocks.
+const COMMAND_TOOL: &str = "bash";
 
 /// The prefix of a script: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
 /// line, so that the shell's line numbers are those of the block.
@@ -41,7 +44,7 @@ struct TaskRun {
     scripts: Vec<String>,
     /// The number of blocks that exited 0.
     done_count: usize,
-    /// The output of the last block that exited 0.
+    /// The output of the last block that exited 0, or the report of a review that an earlier attempt requested.
     output: String,
     /// The id of the review that the work waits for.
     review: Option<String>,
@@ -51,12 +54,15 @@ struct TaskRun {
 impl AgentBackend for RunbookAgent {
     async fn begin_task(&mut self, task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
         host.reset_conversation().await?;
+        let scripts = shell_blocks(&task.description);
+        let review = continued_review(host, task, &scripts).await?;
+        let output = review.as_ref().and_then(|review| Some(review.report.as_ref()?.summary.clone()));
         self.run = Some(TaskRun {
             claim: ClaimRef::of(task),
-            scripts: shell_blocks(&task.description),
+            scripts,
             done_count: 0,
-            output: String::new(),
-            review: None,
+            output: output.unwrap_or_default(),
+            review: review.map(|review| review.id),
         });
         Ok(())
     }
@@ -97,7 +103,7 @@ impl TaskRun {
     async fn run_next_block(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
-        let call = PermissionCall { tool: "bash".to_owned(), kind: ToolKind::Command, subject: script.clone() };
+        let call = PermissionCall { tool: COMMAND_TOOL.to_owned(), kind: ToolKind::Command, subject: script.clone() };
         match host.ask_permission(&call, "").await {
             Ok(()) => {}
             Err(CallNotMade::Interrupted(_)) => return Ok(vec![TurnOutcome::Aborted]),
@@ -106,8 +112,8 @@ impl TaskRun {
                 return Ok(host.fail_task(self.claim, refusal.to_string(), is_final).await);
             }
         }
-        record_call(host, &id, "bash", json!({ "command": script })).await?;
-        let step = host.step(&id, "bash", headline(&script));
+        record_call(host, &id, COMMAND_TOOL, json!({ "command": script })).await?;
+        let step = host.step(&id, COMMAND_TOOL, headline(&script));
         let script = format!("{SCRIPT_PREFIX}{script}");
         let commands = host.context.command_context();
         let limit = TimeLimit::of_command(host.context.limits.command_timeout);
@@ -214,6 +220,25 @@ async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<Result<(), S
     let Some(answer) = review.and_then(|review| review.answer.as_ref()) else { return Ok(None) };
     let is_approved = answer.approve || answer.by == SYSTEM;
     Ok(Some(if is_approved { Ok(()) } else { Err(answer.feedback().to_owned()) }))
+}
+
+/// Returns the last review of the interrupted attempt that this one continues. Blocks that were changed since have no review.
+async fn continued_review(host: &AgentHost, task: &Task, scripts: &[String]) -> Result<Option<Request>, AgentError> {
+    let stores = &host.services.stores;
+    let approvals = approvals::load_approvals(stores, host.name()).await?;
+    let Some(review) = approvals.last_review_of(&ReviewSubject::of(task, None)) else { return Ok(None) };
+    let mut commands = Vec::new();
+    for record in stores.transcripts.load(host.name()).await? {
+        let TranscriptEntry::Message(message) = record.entry else { continue };
+        if message.task != Some(task.id) {
+            continue;
+        }
+        commands.extend(message.content.iter().filter_map(|block| match block {
+            Block::ToolUse { name, input, .. } if name == COMMAND_TOOL => input["command"].as_str().map(str::to_owned),
+            _ => None,
+        }));
+    }
+    Ok(if commands.ends_with(scripts) { Some(review.clone()) } else { None })
 }
 
 async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -> Result<(), AgentError> {

@@ -408,7 +408,7 @@ impl Approvals {
 
     /// Returns true if the newest review of this attempt approved its work.
     pub fn has_approved_work(&self, work: &ReviewSubject) -> bool {
-        self.reviews_of_attempt(work).last().is_some_and(Request::is_approved)
+        self.last_review_of(work).is_some_and(Request::is_approved)
     }
 
     /// The reviews that `holder` requested in the attempt before the current one, if the current attempt continues it. A power cut can
@@ -445,7 +445,12 @@ impl Approvals {
 
     /// The rejection of this attempt, if its newest review, of any commit, has one.
     pub fn last_rejection_of(&self, work: &ReviewSubject) -> Option<&ApprovalAnswer> {
-        self.reviews_of_attempt(work).last()?.answer.as_ref().filter(|answer| answer.is_rejection())
+        self.last_review_of(work)?.answer.as_ref().filter(|answer| answer.is_rejection())
+    }
+
+    /// The newest review of this attempt, of any commit.
+    pub fn last_review_of(&self, work: &ReviewSubject) -> Option<&Request> {
+        self.reviews_of_attempt(work).last()
     }
 
     fn reviews_of_attempt(&self, work: &ReviewSubject) -> impl Iterator<Item = &Request> {

@@ -107,6 +107,36 @@ fn rejected_review_fails_task_with_feedback() {
     assert!(!workspace.join("new.txt").exists());
 }
 
+/// The same commands would fail again. Other commands are run, and their work is reviewed.
+#[test]
+fn rejection_while_stopped_fails_runbook_task() {
+    for is_plan_changed in [false, true] {
+        let workspace = TestWorkspace::with_team(1, "## Write\n```sh\necho line >> ran.txt\n```\n");
+        workspace.write_team(1, "plan = \"plan.md\"\nreview = \"human\"");
+        let mut run = workspace.start(&["run", "crew"]);
+        let first = wait_for_request(&workspace, "review", &mut run);
+        assert_eq!(workspace.run(&["stop"]).code, Some(0));
+        run.code();
+        assert_eq!(workspace.run(&["review", "reject", "--feedback", "it needs two lines"]).code, Some(0));
+        if is_plan_changed {
+            workspace.write("plan.md", "## Write\n```sh\necho other >> ran.txt\n```\n");
+        }
+        let mut run = workspace.start(&["run", "crew"]);
+        if is_plan_changed {
+            assert_ne!(wait_for_request(&workspace, "review", &mut run)["id"], first["id"]);
+            assert_eq!(workspace.run(&["review", "approve"]).code, Some(0));
+            assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+            assert_eq!(workspace.read("ran.txt"), "line\nother\n");
+        } else {
+            assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+            let task = workspace.task(1);
+            assert_eq!((&task["status"], &task["failures"]), (&json!("failed"), &json!(1)));
+            assert_eq!(task["result"]["summary"], "the review rejected it: it needs two lines");
+            assert_eq!(workspace.read("ran.txt"), "line\n", "the commands were repeated");
+        }
+    }
+}
+
 #[test]
 fn command_completion_returns_rejection_of_worktree() {
     let workspace = repo_with_review();
