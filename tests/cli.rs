@@ -749,11 +749,15 @@ fn init_names_files_it_kept() {
     let workspace = ShellWorkspace::new();
     workspace.write("plan.md", "## Mine\n");
     let text = String::from_utf8(workspace.output("brigade init").stdout).unwrap();
-    assert!(text.contains("kept plan.md, which existed") && text.contains("wrote brigade.toml"), "{text}");
-    assert!(text.contains("The team uses your plan.md: each heading `## Title` becomes a task"), "{text}");
+    assert!(text.contains("wrote brigade-plan.md") && text.contains("wrote brigade.toml"), "{text}");
+    assert!(text.contains("Your plan.md stays as it is: the team uses brigade-plan.md"), "{text}");
     assert_eq!(fs::read_to_string(workspace.path().join("plan.md")).unwrap(), "## Mine\n");
+    let config = fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
+    assert!(config.contains("plan = \"brigade-plan.md\" "), "{config}");
+    let text = String::from_utf8(workspace.output("brigade init --prompts").stdout).unwrap();
+    assert!(text.contains("kept plan.md, which existed") && !text.contains("brigade-plan"), "{text}");
     let text = String::from_utf8(ShellWorkspace::new().output("brigade init").stdout).unwrap();
-    assert!(!text.contains("your plan.md"), "{text}");
+    assert!(text.contains("wrote plan.md") && !text.contains("our plan.md"), "{text}");
 }
 
 #[test]

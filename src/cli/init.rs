@@ -28,8 +28,6 @@ const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
 const BACKUPS_MAX: u32 = 1000;
 
 const PLAN_FILE: &str = "plan.md";
-const OWN_PLAN: &str =
-    "The team uses your plan.md: each heading `## Title` becomes a task, and a `runbook` runs its `sh` blocks.\n";
 const PLAN: &str = include_str!("init/plan.md");
 const PLAN_OF_AGENTS: &str = include_str!("init/plan-of-agents.md");
 const CODER: &str = include_str!("init/coder.md");
@@ -77,15 +75,17 @@ impl Init {
             return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
         }
         let prompts = Prompts::default();
+        let plan = self.plan();
+        // A config that stays names its plan already.
+        let keeps_plan = config.exists() || self.force || plan.is_empty();
+        let plan_file = if keeps_plan { PLAN_FILE.to_owned() } else { free_plan_file(&folder, plan) };
         let mut files: Vec<(PathBuf, String)> = vec![
-            (CONFIG_FILE.into(), starter::config(&team, self.provider, self.template)),
+            (CONFIG_FILE.into(), starter::config(&team, self.provider, self.template, &plan_file)),
             ("prompts/coder.md".into(), CODER.to_owned()),
             ("prompts/README.md".into(), PROMPTS_README.to_owned()),
         ];
-        match self.provider {
-            Provider::Runbook => files.push((PLAN_FILE.into(), PLAN.to_owned())),
-            Provider::ClaudeCode => files.push((PLAN_FILE.into(), PLAN_OF_AGENTS.to_owned())),
-            Provider::Anthropic => {}
+        if !plan.is_empty() {
+            files.push((PathBuf::from(&plan_file), plan.to_owned()));
         }
         if self.prompts {
             files.extend([
@@ -101,13 +101,10 @@ impl Init {
         let mut changes = Changes { folder: folder.to_string_lossy().into_owned(), ..Changes::default() };
         for (path, text) in &files {
             let file = folder.join(path);
-            let exists = file.symlink_metadata().is_ok();
-            let present = || reading::read(&file, AllowedKinds::FilesWithin(&folder), text.len() as u64);
-            let is_same = || present().is_ok_and(|bytes| bytes == text.as_bytes());
-            if !exists {
+            if file.symlink_metadata().is_err() {
                 write(&file, text)?;
                 changes.written.push(path.display().to_string());
-            } else if self.force && !is_same() {
+            } else if self.force && !has_text(&file, &folder, text) {
                 let kept = back_up(&file)?;
                 write(&file, text)?;
                 changes.replaced.push(Replaced {
@@ -115,7 +112,6 @@ impl Init {
                     kept: path.with_file_name(kept).display().to_string(),
                 });
             } else {
-                changes.has_own_plan |= path.as_path() == Path::new(PLAN_FILE) && !is_same();
                 changes.kept.push(path.display().to_string());
             }
         }
@@ -125,12 +121,25 @@ impl Init {
         }
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| context.location.display(&folder.join(file));
-            let plan = if changes.has_own_plan { OWN_PLAN } else { "" };
-            let next = self.next_text(&team, &folder);
-            context.hint(&(changes_text(&changes, display, self.force) + plan + &next))
+            let other_plan = if plan_file == PLAN_FILE {
+                String::new()
+            } else {
+                format!("Your {PLAN_FILE} stays as it is: the team uses {plan_file}.\n")
+            };
+            let next = self.next_text(&team, &folder, &plan_file);
+            context.hint(&(changes_text(&changes, display, self.force) + &other_plan + &next))
         })?;
         let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
         Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
+    }
+
+    /// The text of the plan; empty if a lead with a model plans.
+    fn plan(&self) -> &'static str {
+        match self.provider {
+            Provider::Runbook => PLAN,
+            Provider::ClaudeCode => PLAN_OF_AGENTS,
+            Provider::Anthropic => "",
+        }
     }
 
     /// The arguments of the same command, with `--force`.
@@ -149,7 +158,7 @@ impl Init {
     }
 
     /// The steps before the first run, and the next two commands.
-    fn next_text(&self, team: &Name, folder: &Path) -> String {
+    fn next_text(&self, team: &Name, folder: &Path, plan_file: &str) -> String {
         let mut text = "\n".to_owned();
         match self.provider {
             Provider::Runbook => {}
@@ -161,7 +170,7 @@ impl Init {
         if self.template == Some(Template::Worktrees) || self.provider == Provider::ClaudeCode {
             text += "Each task has its own git worktree, which has only what is committed. Commit these files:\n";
             text += &if folder.join(".git").exists() {
-                let plan = if self.provider == Provider::Anthropic { "" } else { " plan.md" };
+                let plan = if self.provider == Provider::Anthropic { String::new() } else { format!(" {plan_file}") };
                 format!("  `git add .gitignore brigade.toml prompts{plan} && git commit -m \"Add a team\"`\n")
             } else {
                 "  `git init && git add . && git commit -m \"Add a team\"`\n".to_owned()
@@ -216,9 +225,6 @@ struct Changes {
     replaced: Vec<Replaced>,
     kept: Vec<String>,
     gitignore_lines_added: usize,
-    /// True if the plan is a file of the person.
-    #[serde(skip)]
-    has_own_plan: bool,
 }
 
 /// A file that was overwritten.
@@ -227,6 +233,23 @@ struct Replaced {
     file: String,
     /// The name of the backup.
     kept: String,
+}
+
+/// Returns the first name for the plan that no other document has.
+fn free_plan_file(folder: &Path, text: &str) -> String {
+    let others = (2..).map(|number| format!("brigade-plan-{number}.md"));
+    let mut names = [PLAN_FILE, "brigade-plan.md"].map(str::to_owned).into_iter().chain(others);
+    let is_free = |name: &String| {
+        let file = folder.join(name);
+        file.symlink_metadata().is_err() || has_text(&file, folder, text)
+    };
+    names.find(is_free).unwrap_or_default()
+}
+
+/// Returns true if the file has exactly this text.
+fn has_text(file: &Path, folder: &Path, text: &str) -> bool {
+    let read = reading::read(file, AllowedKinds::FilesWithin(folder), text.len() as u64);
+    read.is_ok_and(|bytes| bytes == text.as_bytes())
 }
 
 /// Renames the file to `NAME.bak`, or to the first free `NAME.bak.N`. Returns the new name.

@@ -91,8 +91,8 @@ const LIMITS: &str = "
 # command_timeout_ms = 120000
 ";
 
-/// Returns the text of `brigade.toml`.
-pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> String {
+/// Returns the text of `brigade.toml`. It names this plan, if the provider needs one.
+pub fn config(team: &Name, provider: Provider, template: Option<Template>, plan_file: &str) -> String {
     let mut text = format!("{HEADER}\n[teams.NAME]\n");
     match provider {
         Provider::Runbook => text += RUNBOOK_SETTINGS,
@@ -116,7 +116,8 @@ pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> St
     if template != Some(Template::Solo) {
         text += member_provider;
     }
-    (text + LIMITS).replace("NAME", team.as_str())
+    let plan = format!("{:<17}", format!("\"{plan_file}\""));
+    (text + LIMITS).replace("\"plan.md\"        ", &plan).replace("NAME", team.as_str())
 }
 
 /// Returns the setting for reviews. A runbook cannot judge work, so a person reviews it.
