@@ -478,6 +478,14 @@ fn team_and_stop_commands_reach_running_team() {
     assert_eq!(second.status.code(), Some(4), "{}", String::from_utf8_lossy(&second.stderr));
     assert_eq!(workspace.output("brigade clean").status.code(), Some(4));
     assert!(workspace.output("brigade send alice hello").status.success());
+    let config = fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
+    workspace.write("brigade.toml", &(config + "[[teams.two.members]]\nname = \"carol\"\n"));
+    let other = format!("team `my-team` (pid {}) runs here; `two` does not\n", up.id());
+    let error = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
+    let text = error("brigade team two");
+    assert!(text.contains(&other) && !text.contains("`brigade run` continues"), "{text}");
+    assert!(error("brigade stop two").contains(&format!("cannot stop `two`: {other}hint: `brigade stop`")));
+    assert!(error("brigade stop my-team").contains("it is the team, not a teammate\nhint: `brigade stop`"));
     let stopped = workspace.output("brigade stop");
     assert_eq!(String::from_utf8_lossy(&stopped.stdout), "team my-team is stopped\n");
     up.wait().unwrap();

@@ -91,6 +91,12 @@ impl RunningTeam {
         }
     }
 
+    /// Returns the note that another team runs than the one of this name.
+    pub fn other_team_note(&self, name: &str) -> Option<String> {
+        let lead = self.lead.as_ref().filter(|lead| lead.team != name)?;
+        Some(format!("team `{}` (pid {}) runs here; `{}` does not", one_line(&lead.team), lead.pid, one_line(name)))
+    }
+
     /// Returns true if the member of the running team was stopped or died. The state must be known.
     pub fn has_stopped(&self, name: &str) -> bool {
         let (Some(team), Some(state)) = (&self.team, &self.state) else { return false };

@@ -62,7 +62,10 @@ impl Stop {
             return Ok(done.note("no team runs in this workspace"));
         };
         match &self.name {
-            Some(name) => ask(context, name, self.now).await,
+            Some(name) => {
+                let asked = ask(context, name, self.now).await;
+                asked.map_err(|error| team_as_teammate(context, &running_team, name).unwrap_or(error))
+            }
             None => self.stop_team(context, &running_team, &lead).await,
         }
     }
@@ -142,6 +145,20 @@ fn signal(lead: &LeadProcess, request: EndRequest) -> CliResult<()> {
 
 async fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
     Ok(RunningTeam::of(context).await?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
+}
+
+/// Returns the error for a team in place of a teammate.
+fn team_as_teammate(context: &Context, running_team: &RunningTeam, name: &str) -> Option<CliError> {
+    let config = context.location.config_if_valid()?;
+    let is_team = config.team_names().iter().any(|team| team.as_str() == name);
+    if !is_team {
+        return None;
+    }
+    let note = running_team.other_team_note(name).unwrap_or_else(|| "it is the team, not a teammate".to_owned());
+    Some(
+        CliError::refused(format!("cannot stop `{}`: {note}", one_line(name)))
+            .hint("`brigade stop` stops the running team"),
+    )
 }
 
 /// Sends one teammate a request to stop, from `human`.

@@ -59,6 +59,7 @@ impl Team {
         }
         // The first line of a team that does not run says so, whatever its state.
         let mut pause_note = if is_running { running_team.pause_note() } else { None };
+        let other_team = running_team.other_team_note(&team.team);
         let stopped = if is_running { None } else { running_team.state.as_ref().and_then(stopped_run_note) };
         if let Some(warning) = running_team.state.as_ref().and_then(SharedState::unknown_desired_warning) {
             warnings.push(one_line(&warning));
@@ -75,7 +76,7 @@ impl Team {
         let killed = killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}"));
         Ok(answer
             .notes(PendingView { team_branch, ..pending_view(&waiting) }.sentences())
-            .notes(killed.or(stopped))
+            .notes(other_team.or(killed).or(stopped))
             .notes(question_notes(&waiting, &team))
             .notes(pause_note)
             .notes(warnings.iter().map(|text| warning(text))))
