@@ -416,6 +416,13 @@ async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     assert!(refused.contains(&format!("it is checked out in {path}")), "{refused}");
     assert!(open(repo.path()).await.is_err());
     repo.git(&["worktree", "remove", "--force", &path]);
+    let path = other.path().join(".worktrees/crew").display().to_string();
+    repo.git(&["worktree", "add", "-q", "--force", &path, "brigade/crew"]);
+    let refused = open(repo.path()).await.err().unwrap().to_string();
+    let workspace = other.path().display();
+    assert!(refused.contains(&format!("another team, in the workspace {workspace}, uses this branch")), "{refused}");
+    assert!(refused.contains("hint: rename this team, or set merge_into to another branch"), "{refused}");
+    repo.git(&["worktree", "remove", "--force", &path]);
     assert_eq!(repo.team_tip(), before);
     assert_eq!(publish().await.unwrap(), PublishOutcome::Done(None));
     // A rebase of the person's branch stops the next launch only.

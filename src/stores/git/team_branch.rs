@@ -96,9 +96,16 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path
         }
         let is_checked_out = files::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == head);
         if is_checked_out && !is_same_folder(place, team_worktree) {
-            return Some(MergeObstacle {
-                reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
-                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
+            let worktrees = place.parent().filter(|folder| folder.ends_with(WORKTREES_FOLDER));
+            return Some(match worktrees.and_then(Path::parent) {
+                Some(workspace) => MergeObstacle {
+                    reason: format!("another team, in the workspace {}, uses this branch", workspace.display()),
+                    hint: "rename this team, or set merge_into to another branch".to_owned(),
+                },
+                None => MergeObstacle {
+                    reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
+                    hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
+                },
             });
         }
     }
