@@ -160,7 +160,7 @@ fn tasks_commands_follow_board_rules() {
         .run("brigade tasks rm 2")
         .run("brigade tasks update 3 --requires '' --max-attempts 1 --verify '' --subject 'Write it all'")
         .run("brigade tasks update 3 --before 1")
-        .run("brigade tasks update 4 --not-after 3,1")
+        .run("brigade tasks update 4 --not-after 3")
         .run("brigade tasks claim --as carol")
         .run("brigade tasks release 3")
         .run("brigade tasks release 3 --force --reason 'not today'")

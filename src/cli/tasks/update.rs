@@ -60,7 +60,13 @@ impl Update {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
-        change(context, id, Change::Edit(edit), &self.by.actor()?).await
+        let by = self.by.actor()?;
+        let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
+        if let Some(other) = edit.remove_blocked_by.iter().find(|other| !task.blocked_by.contains(other)) {
+            return Err(CliError::refused(format!("cannot change {id}: it does not wait for {other}"))
+                .hint(format!("`brigade tasks show {}`", id.0)));
+        }
+        change(context, id, Change::Edit(edit), &by).await
     }
 }
 
