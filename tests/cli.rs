@@ -707,6 +707,8 @@ fn completing_unclaimed_task_error_says_claim_first() {
         assert!(text.contains("#1: it is pending") && text.contains("claim it first"), "{text}");
     }
     assert!(error("brigade tasks complete 9").contains("no task #9"));
+    let text = error("brigade tasks complete 1 --as bob --attempt 3");
+    assert!(text.contains("in attempt 3: it was not claimed in this attempt, and it has no holder"), "{text}");
     workspace.output("brigade tasks claim --as bob; brigade tasks release 1 --as bob --attempt 1");
     let text = error("brigade tasks complete 1 --as bob --attempt 1");
     assert!(
@@ -735,6 +737,30 @@ fn foreign_task_hint_names_only_force() {
         "{text}"
     );
     assert_eq!(workspace.output("brigade tasks release 1 --force").status.code(), Some(0));
+}
+
+#[test]
+fn foreign_status_is_named_and_deleted_with_force() {
+    let workspace = ShellWorkspace::initialized();
+    workspace.output("brigade tasks add a");
+    let task = fs::read_to_string(workspace.path().join(".tasks/task_1.json")).unwrap();
+    workspace.write(".tasks/task_1.json", &task.replace("pending", "in_review"));
+    let error = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
+    let text = error("brigade tasks complete 1");
+    assert!(text.contains("cannot complete task #1: it is in_review"), "{text}");
+    let text = error("brigade tasks rm 1");
+    assert!(text.contains("#1: it is in_review, a status of another program; --force deletes it"), "{text}");
+    assert_eq!(workspace.json("brigade tasks rm 1 --force --json")[0]["id"], 1);
+}
+
+#[test]
+fn removed_dependency_must_exist() {
+    let workspace = ShellWorkspace::initialized();
+    workspace.output("brigade tasks add a; brigade tasks add b; brigade tasks add c --after 1");
+    let error = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
+    let text = error("brigade tasks update 3 --not-after 1,2");
+    assert!(text.contains("cannot change #3: it does not wait for #2"), "{text}");
+    assert_eq!(error("brigade tasks update 3 --not-after 1"), "");
 }
 
 #[test]

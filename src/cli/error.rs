@@ -216,7 +216,7 @@ fn refusal_hint(refusal: &TaskError) -> Option<String> {
             one_line(owner)
         )),
         TaskError::NeedsForce { .. } => Some("add --force to override the holder".to_owned()),
-        TaskError::WrongStatus { task, action, status } => match status {
+        TaskError::WrongStatus { task, action, status, .. } => match status {
             TaskStatus::Pending if action.is_for_holder() => {
                 Some(format!("`brigade tasks claim {} --as NAME`", task.0))
             }

@@ -8,7 +8,7 @@ use TaskStatus::{Completed, Failed, InProgress, Pending, Unknown};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// The holder's attempt is not the current one: it lost its claim.
-    #[error("cannot change task {task} in attempt {attempt}: {}; stop working on it", describe_stale(*current_attempt, *status, owner))]
+    #[error("cannot change task {task} in attempt {attempt}: {}; stop working on it", describe_stale(*attempt, *current_attempt, *status, owner))]
     Stale {
         /// The task.
         task: TaskId,
@@ -32,7 +32,7 @@ pub enum TaskError {
         by: String,
     },
     /// The task's status does not allow the change.
-    #[error("cannot {} task {task}: it is {status}{}", action.verb(), status_hint(*action, *status))]
+    #[error("cannot {} task {task}: it is {word}{}", action.verb(), status_hint(*action, *status))]
     WrongStatus {
         /// The task.
         task: TaskId,
@@ -40,6 +40,8 @@ pub enum TaskError {
         action: Action,
         /// Its status.
         status: TaskStatus,
+        /// The word of its status in the file.
+        word: String,
     },
     /// The requester may never make this change.
     #[error("{by} may not {} task {task}: only {} may", action.verb(), permitted_actors(*action))]
@@ -63,9 +65,10 @@ pub enum TaskError {
     },
 }
 
-fn describe_stale(current_attempt: u32, status: TaskStatus, owner: &str) -> String {
+fn describe_stale(attempt: u32, current_attempt: u32, status: TaskStatus, owner: &str) -> String {
     match status {
         InProgress => format!("{owner} holds it in attempt {current_attempt}"),
+        Pending if attempt > current_attempt => "it was not claimed in this attempt, and it has no holder".to_owned(),
         Pending => "its lease expired or it was released, and it has no holder".to_owned(),
         Completed | Failed => format!("it is {status}"),
         Unknown => "it has a status of another program".to_owned(),
@@ -84,6 +87,7 @@ fn describe_not_holder(task: TaskId, owner: &str, by: &str) -> String {
 fn status_hint(action: Action, status: TaskStatus) -> &'static str {
     match action {
         _ if action.is_for_holder() && status == Pending => ", and this needs a task in progress; claim it first",
+        Action::Delete => ", a status of another program; --force deletes it",
         _ if action.is_for_holder() => ", and this needs a task in progress",
         Action::Retry => ", and only a failed task can be retried",
         Action::Reopen => ", and only a completed task can be reopened",

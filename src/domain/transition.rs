@@ -11,7 +11,7 @@ use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus, trimmed_words};
 use super::task_error::TaskError;
 use super::time::UnixMs;
 use super::units::exponential_backoff;
-use TaskStatus::{Completed, Failed, InProgress, Pending};
+use TaskStatus::{Completed, Failed, InProgress, Pending, Unknown};
 
 /// First back-off after a failed attempt. Each further failure doubles it.
 pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
@@ -231,7 +231,7 @@ pub const RULES: [Rule; 11] = [
     Rule { action: Action::Edit, from: ANY_STATUS, holder: Permit::Yes, creator: Permit::Yes, lead_or_person: Permit::Yes },
     Rule { action: Action::EditVerify, from: ANY_STATUS, holder: Permit::No, creator: Permit::Yes, lead_or_person: Permit::Yes },
     Rule { action: Action::Delete, from: &[Pending, Completed, Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
-    Rule { action: Action::Delete, from: &[InProgress], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::WithForce },
+    Rule { action: Action::Delete, from: &[InProgress, Unknown], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::WithForce },
 ];
 
 /// Checks whether `by` may do `action` to `task`, by [`RULES`].
@@ -254,8 +254,12 @@ pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), TaskError> 
             owner: owner(),
         });
     }
+    let wrong_status = || {
+        let word = task.status_word().into_owned();
+        TaskError::WrongStatus { task: task.id, action, status: task.status, word }
+    };
     let Some(rule) = RULES.iter().find(|rule| rule.action == action && rule.from.contains(&task.status)) else {
-        return Err(TaskError::WrongStatus { task: task.id, action, status: task.status });
+        return Err(wrong_status());
     };
     let is_holder = has_claim && by.attempt == Some(task.attempt);
     let is_creator = task.created_by.as_deref() == Some(&by.name);
@@ -264,6 +268,9 @@ pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), TaskError> 
     let is_granted = |permit: Permit| granted.iter().any(|(applies, granted)| *applies && *granted == permit);
     if is_granted(Permit::Yes) || (by.force && is_granted(Permit::WithForce)) {
         return Ok(());
+    }
+    if is_granted(Permit::WithForce) && task.status == Unknown {
+        return Err(wrong_status());
     }
     if is_granted(Permit::WithForce) {
         return Err(TaskError::NeedsForce { task: task.id, action, owner: owner() });

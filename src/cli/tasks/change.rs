@@ -105,7 +105,8 @@ pub(in crate::cli) async fn holder_or_person(
     }
     let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
     if task.status != TaskStatus::InProgress {
-        return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status }).into());
+        let word = task.status_word().into_owned();
+        return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status, word }).into());
     }
     Err(not_holder(&task, by, action))
 }

@@ -23,7 +23,7 @@ pub struct Rm {
     /// The task numbers
     #[arg(required = true, value_parser = task_id)]
     ids: Vec<TaskId>,
-    /// Delete tasks in progress too
+    /// Delete tasks in progress, or with a status of another program, too
     #[arg(long)]
     force: bool,
 }
