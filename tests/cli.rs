@@ -722,6 +722,7 @@ fn completing_unclaimed_task_error_says_claim_first() {
     let text = error("brigade tasks renew 1");
     assert!(text.contains("`brigade tasks renew 1 --as bob --attempt 2`\n") && !text.contains("--force"), "{text}");
     assert!(!error("brigade tasks renew 1 --as ann").contains("--force"));
+    assert!(error("brigade tasks renew 1 --force").contains("unknown option `--force`"));
 }
 
 #[test]

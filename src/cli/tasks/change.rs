@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bulk::change_each;
 use super::show::document;
-use crate::cli::arguments::{ActingAs, lease, task_id, text};
+use crate::cli::arguments::{ActingAs, lease, number, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
@@ -197,13 +197,18 @@ pub struct Renew {
     /// Length of the lease from now: a time such as 90s, 15m or 2h30m, from 1s to 7d
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
     lease: Duration,
-    #[command(flatten)]
-    by: ActingAs,
+    /// The holder of the task
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<String>,
+    /// The attempt that `tasks claim` printed, such as 1; an older one is refused
+    #[arg(long, value_name = "N", requires = "name", value_parser = number::<u32>(0..=u32::MAX.into()))]
+    attempt: Option<u32>,
 }
 
 impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder_or_person(context, &self.by, Action::Renew, self.id).await?;
+        let by = ActingAs { name: self.name, attempt: self.attempt, force: false };
+        let by = holder_or_person(context, &by, Action::Renew, self.id).await?;
         let renew = Change::Renew { expires: context.now().plus(self.lease) };
         change(context, self.id, renew, &by).await
     }
