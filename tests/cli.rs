@@ -720,7 +720,7 @@ fn completing_unclaimed_task_error_says_claim_first() {
     assert!(error("brigade tasks complete 1").contains("--as bob --attempt 2`, or --force as a person"));
     // Only the holder may renew a lease.
     let text = error("brigade tasks renew 1");
-    assert!(text.contains("`brigade tasks renew 1 --as bob --attempt 2`\n") && !text.contains("--force"), "{text}");
+    assert!(text.contains("hint: add `--as bob --attempt 2`\n"), "{text}");
     assert!(!error("brigade tasks renew 1 --as ann").contains("--force"));
     assert!(error("brigade tasks renew 1 --force").contains("unknown option `--force`"));
 }
@@ -734,7 +734,7 @@ fn foreign_task_hint_names_only_force() {
     let text = String::from_utf8(workspace.output("brigade tasks release 1").stderr).unwrap();
     assert!(text.contains("cannot release #1: another program holds it without a claim\n"), "{text}");
     assert!(
-        text.contains("override another program: `brigade tasks release 1 --force`") && !text.contains("--as"),
+        text.contains("hint: add --force to override another program as a person") && !text.contains("--as"),
         "{text}"
     );
     assert_eq!(workspace.output("brigade tasks release 1 --force").status.code(), Some(0));

@@ -113,7 +113,7 @@ pub(in crate::cli) async fn holder_or_person(
 
 /// The error of a change that names neither the holder of the task nor `--force`. Its hint has the options that the board accepts.
 fn not_holder(task: &Task, by: &ActingAs, action: Action) -> CliError {
-    let (id, verb, number) = (task.id, action.verb(), task.id.0);
+    let (id, verb) = (task.id, action.verb());
     let owner = one_line(task.owner.as_deref().unwrap_or("another program"));
     let (error, claim) = match by.name.as_deref() {
         Some(name) if !name.eq_ignore_ascii_case(&owner) => {
@@ -125,17 +125,14 @@ fn not_holder(task: &Task, by: &ActingAs, action: Action) -> CliError {
         name => {
             let missing = if name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
             let error = CliError::usage(format!("cannot {verb} {id}: {missing}; {owner} holds it"));
-            let options = format!("--as {} --attempt {}", shell_word(&owner), task.attempt);
-            (error, Some(format!("`brigade tasks {verb} {number} {options}`")))
+            (error, Some(format!("add `--as {} --attempt {}`", shell_word(&owner), task.attempt)))
         }
     };
     let can_force = permit(task, action, &Actor::new(HUMAN, ActorKind::Person).forcing(true)).is_ok();
     match claim {
         Some(claim) if can_force => error.hint(format!("{claim}, or --force as a person")),
         Some(claim) => error.hint(claim),
-        None if can_force => {
-            error.hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`"))
-        }
+        None if can_force => error.hint(format!("add --force to override {owner} as a person")),
         None => error,
     }
 }

@@ -159,7 +159,7 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
         Incomplete::ReviewRejected { feedback } => {
             let message = format!("cannot complete {id}: the review rejected it: {}", one_line(&feedback));
             CliError::refused(message)
-                .hint(format!("`brigade tasks release {number}`, or `brigade tasks fail {number}`"))
+                .hint(format!("`brigade tasks release {number}`, or `brigade tasks fail {number} --reason TEXT`"))
         }
         Incomplete::Refused { refusal, .. } => {
             let evidence = failure_summary::bounded(&refusal.evidence);
