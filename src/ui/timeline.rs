@@ -274,7 +274,8 @@ impl Timeline {
                 self.task_completed(*task, teammate, evidence, Caveat::of(*unverified, *nothing_ran))
             }
             EventKind::TaskFailed { task, attempt, teammate, reason, by } => {
-                task_failed(*task, *attempt, teammate, reason, by.as_deref())
+                let failures = event.row.as_ref().map_or(0, |row| row.failures);
+                task_failed(*task, *attempt, failures, teammate, reason, by.as_deref())
             }
             EventKind::TaskReleased { task, teammate, reason, not_before, by, .. } => {
                 let retry = not_before.map(|until| ago(until, event.at));
@@ -399,12 +400,25 @@ fn invalid_task_file(file: &str, reason: &str) -> Entry<'static> {
     line(TEAM, format!("{file} is not a valid task: {reason}; if it stays so, it moves to .tasks/.spoiled/"), WARN)
 }
 
-fn task_failed<'a>(task: TaskId, attempt: u32, teammate: &'a str, reason: &str, by: Option<&'a str>) -> Entry<'a> {
+/// Returns the entry of a failed task. An attempt that was released is no failure. `failures` is 0 if their number is unknown.
+fn task_failed<'a>(
+    task: TaskId,
+    attempt: u32,
+    failures: u32,
+    teammate: &'a str,
+    reason: &str,
+    by: Option<&'a str>,
+) -> Entry<'a> {
     let reason = text::reason(reason);
     match by {
         Some(by) => folded(by, format!("fails {task} of {teammate}: {reason}"), BAD),
         None => {
-            let after = count(attempt as usize, "attempt");
+            let has_other_attempts = failures > 0 && failures != attempt;
+            let after = if has_other_attempts {
+                count(failures as usize, "failed attempt")
+            } else {
+                count(attempt as usize, "attempt")
+            };
             folded(teammate, format!("{task} failed after {after}: {reason}"), BAD)
         }
     }
@@ -460,8 +474,10 @@ fn tool_failed<'a>(teammate: &'a str, tool: &str, not_made: bool, ms: u64, reaso
 mod tests {
     use super::*;
     use crate::domain::event::NewEvent;
+    use crate::domain::snapshot::TaskSnapshot;
     use crate::ui::text::width;
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     fn events() -> Vec<Event> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contracts/events.jsonl");
@@ -555,6 +571,21 @@ mod tests {
     #[test]
     fn timeline_prints_run_line_by_line() {
         insta::assert_snapshot!(format!("{}---\n{}---\n{}", rendered(100), rendered(40), rendered(24)));
+    }
+
+    #[test]
+    fn failed_task_line_counts_failed_attempts() {
+        let kind = EventKind::TaskFailed {
+            task: TaskId(1),
+            attempt: 8,
+            teammate: "bob".into(),
+            reason: "no".into(),
+            by: None,
+        };
+        let row = TaskSnapshot { failures: 3, ..TaskSnapshot::new(TaskId(1), "Count") };
+        let event = Event { row: Some(Arc::new(row)), ..NewEvent::from(kind).number(1, UnixMs(5)) };
+        let line = anstream::adapter::strip_str(&Timeline::new(80, false).push(&event)).to_string();
+        assert!(line.contains("#1 failed after 3 failed attempts: no"), "{line}");
     }
 
     #[test]
