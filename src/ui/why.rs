@@ -287,7 +287,11 @@ fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskCo
         (BlockerState::Unfinished(_), Some(task)) => {
             let unfit = missing_capability(task, context)
                 .map(|unfit| (format!("which no teammate can do: {}", unfit.text.trim_end_matches('.')), unfit.hint));
-            unfit.unwrap_or(("which has not started".to_owned(), Some(format!("`brigade why {}`", id.0))))
+            let next = match task.attempt {
+                0 => "which has not started".to_owned(),
+                last => format!("which waits for its attempt {}", last + 1),
+            };
+            unfit.unwrap_or((next, Some(format!("`brigade why {}`", id.0))))
         }
         (BlockerState::Unfinished(status), None) => (format!("which is {status}"), None),
     };
@@ -618,6 +622,17 @@ mod tests {
         });
         assert!(text.contains(", whose review 76a98d4b waits for you."), "{text}");
         assert!(text.contains("`brigade review approve 76a98d4b`") && !text.contains("working"), "{text}");
+    }
+
+    #[test]
+    fn why_says_that_blocker_waits_for_next_attempt() {
+        let mut failed_once = task(2, Pending, &[]);
+        (failed_once.attempt, failed_once.failures, failed_once.not_before) = (1, 1, Some(UnixMs(104_000)));
+        let text = explained(vec![task(1, Pending, &[2]), failed_once], 1, |_| {});
+        assert!(
+            text.contains("It waits for #2 \"Task 2\", which waits for its attempt 2. [`brigade why 2`]"),
+            "{text}"
+        );
     }
 
     fn claimed_as(id: u64, task: Task) -> Task {
