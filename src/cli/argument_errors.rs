@@ -59,7 +59,7 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     match error.kind() {
         ErrorKind::InvalidSubcommand => typed.unknown_command(error),
         ErrorKind::UnknownArgument => typed.unknown_argument(&argument),
-        ErrorKind::InvalidValue => typed.invalid_value(error, &argument),
+        ErrorKind::InvalidValue => typed.invalid_value(error, &argument, words),
         ErrorKind::ValueValidation => {
             let value = context_value(error, ContextKind::InvalidValue).unwrap_or_default();
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
@@ -171,7 +171,17 @@ impl TypedCommand {
         })
     }
 
-    fn invalid_value(&self, error: &Error, argument: &str) -> CliError {
+    /// Returns the variable that has the value of an option, if the option was not typed.
+    fn variable_of(&self, option: &str, words: &[&str]) -> Option<String> {
+        if words.iter().any(|word| word.starts_with(option)) {
+            return None;
+        }
+        let long = option.strip_prefix("--")?;
+        let argument = self.command.get_arguments().find(|argument| argument.get_long() == Some(long))?;
+        Some(argument.get_env()?.to_string_lossy().into_owned())
+    }
+
+    fn invalid_value(&self, error: &Error, argument: &str, words: &[&str]) -> CliError {
         let value = context_value(error, ContextKind::InvalidValue).unwrap_or_default();
         let allowed = context_values(error, ContextKind::ValidValue);
         let list = match allowed.len() {
@@ -181,7 +191,11 @@ impl TypedCommand {
         };
         let message = match value.as_str() {
             "" => format!("`{argument}` needs a value{list}"),
-            value => format!("cannot use `{value}` as `{}`{list}", option_of(argument)),
+            value => {
+                let option = option_of(argument);
+                let source = self.variable_of(&option, words).unwrap_or(option);
+                format!("cannot use `{value}` as `{source}`{list}")
+            }
         };
         let meant = did_you_mean(&value, allowed.iter().map(String::as_str));
         CliError::usage(message).hint(meant.unwrap_or_else(|| format!("{} describes the values", self.help())))

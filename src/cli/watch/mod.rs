@@ -63,8 +63,10 @@ impl Watch {
     /// # Errors
     /// There is no terminal, it cannot be used, or there is no such team.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        if context.output.json || !io::stdin().is_terminal() || !io::stdout().is_terminal() || !terminal::can_draw() {
-            return Err(CliError::usage("`brigade watch` needs a terminal")
+        let is_terminal = !context.output.json && io::stdin().is_terminal() && io::stdout().is_terminal();
+        if !is_terminal || !terminal::can_draw() {
+            let which = if is_terminal { " that can move its cursor: TERM is empty or `dumb`" } else { "" };
+            return Err(CliError::usage(format!("`brigade watch` needs a terminal{which}"))
                 .hint("`brigade team --json`, `brigade log --follow`, or `brigade run --progress plain`"));
         }
         let events = context.stores(OpenMode::ReadOnly).await?.events.reader(Runs::Newest);
