@@ -28,8 +28,11 @@ pub fn pending_view(pending: &PendingForPerson) -> PendingView {
         let of_kind = pending.approvals_for_person().filter(|request| request.kind == kind);
         of_kind.map(|request| request.id.clone()).collect()
     };
+    let first = pending.mail.first().map(|message| &message.from);
+    let sender = first.filter(|from| pending.mail.iter().all(|message| message.from == **from)).cloned();
     PendingView {
         messages: pending.mail.len(),
+        sender,
         plans: ids(RequestKind::PlanApproval),
         reviews: ids(RequestKind::Review),
         permissions: ids(RequestKind::Permission),

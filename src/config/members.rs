@@ -84,12 +84,17 @@ impl Resolver<'_> {
         values
     }
 
-    pub(super) fn members(&mut self, lead: &MemberValues, team_permissions: &Permissions) -> Vec<MemberSpec> {
+    pub(super) fn members(
+        &mut self,
+        team: &str,
+        lead: &MemberValues,
+        team_permissions: &Permissions,
+    ) -> Vec<MemberSpec> {
         let of_layer = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?.members.as_deref()?)));
         let Some((file, rows)) = of_layer.filter(|(_, rows)| !rows.is_empty()) else {
             if !lead.agent().has_model() {
-                let hint = "add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\"";
-                self.team_problem("the team has no members to work on tasks", hint);
+                let hint = format!("add one: [[teams.{team}.members]] with name = \"…\" and role = \"…\"");
+                self.team_problem("the team has no members to work on tasks", &hint);
             }
             return Vec::new();
         };

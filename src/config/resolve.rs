@@ -164,7 +164,7 @@ impl Resolver<'_> {
         let team_permissions = self.permissions("", rules, &Permissions::default());
         let lead_rules = RULE_KEYS.map(|key| self.find(&format!("lead.{key}")));
         let lead_permissions = self.permissions("lead.", lead_rules, &team_permissions);
-        let members = self.members(&lead, &team_permissions);
+        let members = self.members(name, &lead, &team_permissions);
         self.check_review(review.as_ref(), &members);
         let lead = lead.spec(Name::new(LEAD).ok()?, lead_permissions);
         self.check_programs(isolation, &lead, &members);

@@ -13,6 +13,9 @@ const NAMED_MAX: usize = 5;
 pub struct PendingView {
     /// Unread messages.
     pub messages: usize,
+    /// The sender of the messages, if all have the same one.
+    #[serde(skip)]
+    pub sender: Option<String>,
     /// The ids of plans that only the person can answer.
     pub plans: Vec<String>,
     /// The ids of reviews that only the person can answer.
@@ -40,7 +43,8 @@ impl PendingView {
         let mut sentences = Vec::new();
         if self.messages > 0 {
             let messages = count(self.messages, "unread message");
-            sentences.push(format!("{messages}: `brigade inbox --take`, then `brigade send NAME TEXT` to answer."));
+            let sender = self.sender.as_deref().map_or("NAME".into(), shell_word);
+            sentences.push(format!("{messages}: `brigade inbox --take`, then `brigade send {sender} TEXT` to answer."));
         }
         for (noun, ids) in [("plan", &self.plans), ("review", &self.reviews), ("permission", &self.permissions)] {
             if ids.is_empty() {
