@@ -1035,6 +1035,12 @@ fn values_out_of_range_and_typos_are_explained() {
     assert!(error("brigade tasks claim --as x --lease 99999d").contains("at most 7d"));
     assert!(error("brigade stop --wait abc").contains("expected a whole number from 0 to 86400"));
     assert!(error("brigade log -n abc").contains("expected a whole number from 1 to"));
+    assert!(error("BRIGADE_PROGRESS=foo brigade run").contains("cannot use `foo` as `BRIGADE_PROGRESS`: allowed are"));
+    assert!(error("BRIGADE_PROGRESS=live brigade run --progress foo").contains("cannot use `foo` as `--progress`"));
+    assert!(
+        error("brigade tasks import prompts")
+            .contains("cannot read the plan prompts: it is a folder\nhint: name a file")
+    );
     let text = error("BRIGADE_TRUNS_MAX=3 brigade config show");
     assert_eq!(text, "warning: unknown variable `BRIGADE_TRUNS_MAX`; did you mean `BRIGADE_TURNS_MAX`?\n");
     for line in ["run", "up --headless"] {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::bulk::waiting_notes;
 use super::show::document;
 use crate::cli::context::Context;
-use crate::cli::error::CliResult;
+use crate::cli::error::{CliError, CliResult};
 use crate::cli::launch::warn_of_skipped_blocks;
 use crate::cli::output::CommandAnswer;
 use crate::domain::name::HUMAN;
@@ -32,6 +32,10 @@ pub struct Import {
 impl Import {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let file = context.location.current_folder().join(&self.file);
+        if file.is_dir() {
+            let file = one_line(&self.file.display().to_string());
+            return Err(CliError::usage(format!("cannot read the plan {file}: it is a folder")).hint("name a file"));
+        }
         let tasks = read_plan(&file, &context.location.workspace()?, AllowedKinds::FilesAndPipes)?;
         let board = context.board(OpenMode::Write).await?;
         let by = Actor::new(HUMAN, ActorKind::Person);
