@@ -40,6 +40,10 @@ pub struct Plan {
 /// In a team with `review`, a task is completed only after its work is approved. The list names the reviewer; a person may always answer.
 /// A review is answered once.
 #[derive(Debug, clap::Args)]
+#[command(mut_subcommand("approve", |command| command.about("Approve the work under review")))]
+#[command(mut_subcommand("reject", |command| {
+    command.about("Reject the work under review, so that its author changes it")
+}))]
 pub struct Review {
     #[command(subcommand)]
     command: Option<ReviewCommand>,
@@ -116,7 +120,7 @@ enum ReviewCommand {
 
 #[derive(Debug, Subcommand)]
 enum AnswerCommand {
-    /// Approve the plan, or the work under review
+    /// Approve the plan
     Approve {
         /// The id [default: the only one waiting]
         id: Option<String>,
@@ -124,7 +128,7 @@ enum AnswerCommand {
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
-    /// Reject the plan, or the work under review, so that its author changes it
+    /// Reject the plan, so that its author changes it
     Reject {
         /// The id [default: the only one waiting]
         id: Option<String>,

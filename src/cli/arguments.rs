@@ -106,7 +106,7 @@ pub fn acting_name(text: &str) -> CliResult<Name> {
 /// The actor of a command: a person, unless `--as` names another.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ActingAs {
-    /// Act as this teammate [default: a person]
+    /// Act as this teammate [default: you]
     #[arg(long = "as", value_name = "NAME")]
     pub name: Option<String>,
     /// The attempt that `tasks claim` printed, such as 1; an older one is refused
