@@ -664,6 +664,12 @@ fn clean_removes_old_files_and_board_only_on_request() {
     assert_eq!(names("brigade clean --yes --json"), old);
     assert!(names("brigade clean --json").is_empty());
     assert!(workspace.path().join(".team/transcripts/alice.jsonl").exists());
+    workspace.output("brigade tasks claim 1 --as bob");
+    let refused = workspace.output("brigade clean --yes --board");
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("cannot clean the board: tasks are claimed under a lease: #1\n"), "{text}");
+    assert!(text.contains("`brigade tasks release 1 --force`"), "{text}");
+    workspace.output("brigade tasks release 1 --force");
     assert_eq!(names("brigade clean --yes --all --board --json"), ["alice.jsonl", "task_1.json"]);
     assert_eq!(workspace.json("brigade tasks add y --json")["id"], 2, "ids are never reused");
 }

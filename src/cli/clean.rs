@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::task::TaskId;
+use crate::domain::task::{Task, TaskId};
 use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
@@ -18,10 +19,13 @@ use crate::stores::git::leftovers::{KeptAttempt, Leftover};
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};
-use crate::ui::text::{bytes, count, one_line};
+use crate::ui::text::{bytes, count, join_up_to, one_line};
 
 /// The most files of one run.
 const ENTRIES_MAX: usize = 100_000;
+
+/// The most tasks that an error names.
+const NAMED_MAX: usize = 5;
 
 /// The name of the lead during the clean-up. No team can start meanwhile.
 const CLEANER: &str = "brigade-clean";
@@ -64,6 +68,7 @@ impl Clean {
         let workspace = context.location.workspace()?;
         let running_team = RunningTeam::of(context).await?;
         running_team.refuse_if_running("clean")?;
+        self.refuse_if_leased(context).await?;
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         let kept = GitRepository::kept_attempts(&workspace).unwrap_or_default();
@@ -102,6 +107,22 @@ impl Clean {
             (false, true) => answer.note(paint(DIM, &size)),
             (false, false) => answer.note(format!("{size}; `brigade clean{} --yes` removes them", self.flags())),
         })
+    }
+
+    /// Refuses to remove a board with tasks that other programs hold under a lease.
+    async fn refuse_if_leased(&self, context: &Context) -> CliResult<()> {
+        if !self.board {
+            return Ok(());
+        }
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        let is_leased = |task: &&Arc<Task>| {
+            task.claim.as_ref().and_then(|claim| claim.expires).is_some_and(|end| end > context.now())
+        };
+        let leased: Vec<TaskId> = view.tasks.values().filter(is_leased).map(|task| task.id).collect();
+        let Some(first) = leased.first() else { return Ok(()) };
+        let named = join_up_to(leased.iter(), NAMED_MAX);
+        Err(CliError::refused(format!("cannot clean the board: tasks are claimed under a lease: {named}"))
+            .hint(format!("release them, such as: `brigade tasks release {} --force`", first.0)))
     }
 
     /// The worktrees and branches of deleted tasks; none without a repository.
