@@ -72,7 +72,7 @@ impl WorktreeReporter {
                 Activity::RetryingModel(_)
                 | Activity::WaitingForBudget
                 | Activity::WaitingForPermission(_)
-                | Activity::WaitingForDisk,
+                | Activity::WaitingToWrite(_),
             ) => (WorkActivity::Waiting, None),
         };
         let program = self.progress.program();

@@ -14,7 +14,7 @@ use crate::embed;
 use crate::sandbox::Sandbox;
 use crate::sandbox::protected_paths::user_config_file;
 use crate::stores::workspace::{BOARD_FOLDER, TEAM_FOLDER};
-use crate::team::retry_on_full::low_disk_reason;
+use crate::team::write_retry::low_disk_reason;
 use crate::ui::command_form::{GlobalFlags, shell_word};
 use crate::ui::style::warning;
 use crate::ui::text::one_line;

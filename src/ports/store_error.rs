@@ -52,9 +52,9 @@ pub enum StoreError {
     /// The values are not allowed on the board.
     #[error("{0}")]
     Invalid(String),
-    /// Nothing new may be claimed, because the disk has too little room.
+    /// Nothing new may be claimed for this reason, such as a full disk.
     #[error("the team claims no new tasks: {0}")]
-    NoRoom(String),
+    ClaimsPaused(String),
     /// The dependencies would form this cycle.
     #[error("cannot make the change: the dependencies would form a cycle: {}", .0.iter().chain(.0.first()).map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
     Cycle(Vec<TaskId>),
@@ -116,6 +116,8 @@ pub enum StoreError {
 pub enum IoAction {
     /// Making written data survive a power cut.
     Sync,
+    /// Getting exclusive access to the data. `TimedOut` if another process kept it for too long.
+    Lock,
     /// Any other action, as a verb for people: "read", "write".
     Other(&'static str),
 }
@@ -130,6 +132,7 @@ impl fmt::Display for IoAction {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Sync => "sync",
+            Self::Lock => "lock",
             Self::Other(verb) => verb,
         })
     }

@@ -21,8 +21,8 @@ pub enum Activity {
     WaitingForBudget,
     /// The person must answer the permission request with this id.
     WaitingForPermission(Arc<str>),
-    /// The disk is full.
-    WaitingForDisk,
+    /// A write waits for this: room on the disk, or a lock.
+    WaitingToWrite(Arc<str>),
     /// The tool of this name runs, possibly a command.
     RunningTool(Arc<str>),
     /// Its worktree is created.

@@ -15,7 +15,7 @@ use super::file::{Durability, blocking, failed, if_found, is_foreign_entry, move
 use super::fs::{FileSystem, locked};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
-use crate::ports::{Requests, StoreResult};
+use crate::ports::{IoAction, Requests, StoreResult};
 
 const FILE: &str = "requests.json";
 const LOCK: &str = "requests.lock";
@@ -75,7 +75,7 @@ impl RequestFile {
             }
             Ok(result)
         };
-        locked(&*self.files, &lock, read_change_write).map_err(failed("lock", &lock))?
+        locked(&*self.files, &lock, read_change_write).map_err(failed(IoAction::Lock, &lock))?
     }
 
     /// Returns all requests. A process that only reads ignores an invalid file.

@@ -36,21 +36,21 @@ use handle::{LiveStatus, TeamCommand, TeamControlHandle, TeamHandle, TeamOutcome
 use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};
 use notifier::{NotificationTargets, Notifier};
-use retry_on_full::DiskMonitor;
 pub use roster::restore_members;
 use supervisor::{ModelConnector, SpawnContext, Supervisor, ToolFactory, check_model};
 use teammate::reclaim_order::ReclaimOrder;
+use write_retry::StorageMonitor;
 
 mod goal;
 pub mod handle;
 mod heartbeat;
 mod lead;
 mod notifier;
-pub mod retry_on_full;
 mod roster;
 mod running_member;
 pub mod supervisor;
 pub mod teammate;
+pub mod write_retry;
 
 /// Tasks and members named in a text; more are counted.
 const NAMED_MAX: usize = 5;
@@ -185,7 +185,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         tool_factory: deps.tool_factory,
         team_control: Arc::new(control),
         worker,
-        disk: Arc::new(DiskMonitor::new(&services)),
+        storage: Arc::new(StorageMonitor::new(&services)),
         reclaim_order: Arc::new(reclaim_order_of(&services.spec, &reclaimed)),
     };
     let members = Supervisor::new(services, spawn);

@@ -10,11 +10,11 @@ use tracing::Instrument;
 
 use super::handle::{LiveStatus, Reply};
 use super::heartbeat::WorkerReporter;
-use super::retry_on_full::{DiskMonitor, RetryOnFull};
 use super::roster;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::teammate::reclaim_order::ReclaimOrder;
 use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGates};
+use super::write_retry::{StorageMonitor, WriteRetry};
 use crate::agents::builtin::BuiltinAgent;
 use crate::agents::runbook::RunbookAgent;
 use crate::agents::turn_control::TurnControl;
@@ -89,8 +89,8 @@ pub struct SpawnContext {
     pub team_control: Arc<dyn TeamControl>,
     /// Records commands and heartbeats.
     pub worker: Arc<WorkerReporter>,
-    /// The disk of the workspace.
-    pub disk: Arc<DiskMonitor>,
+    /// The storage of the workspace.
+    pub storage: Arc<StorageMonitor>,
     /// The order in which teammates claim after a restart.
     pub reclaim_order: Arc<ReclaimOrder>,
 }
@@ -186,8 +186,8 @@ impl Supervisor {
         wait: Duration,
     ) -> AbortHandle {
         let turn_control = TurnControl::new(Arc::clone(&progress));
-        let disk = Arc::clone(&self.spawn_context.disk);
-        let retry = Arc::new(RetryOnFull { disk, turn_control: Arc::clone(&turn_control) });
+        let storage = Arc::clone(&self.spawn_context.storage);
+        let retry = Arc::new(WriteRetry { storage, turn_control: Arc::clone(&turn_control) });
         let stores = self.services.stores.with_interceptor(&retry);
         let workers = Arc::clone(&stores.workers);
         let registry = self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress), workers);

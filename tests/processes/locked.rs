@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use brigade::stores::file::LOCK_FILES;
 use brigade::stores::fs::LOCK_WAIT_MAX;
+use serde_json::Value;
 
 use crate::testkit::process::wait_until;
 use crate::testkit::workspace::{ENDLESS, TestWorkspace, endless_commands, start_working};
@@ -16,14 +17,17 @@ const COMMAND_TIME_MAX: Duration = Duration::from_millis(3900);
 /// Time limit of a command with several waits of two seconds on a slow machine.
 const BOUND: Duration = Duration::from_secs(25);
 
+/// Locks a file until the result is dropped.
+fn lock_file(workspace: &TestWorkspace, name: &str) -> File {
+    let file = File::options().read(true).write(true).open(workspace.join(name)).unwrap();
+    wait_until(name, || file.try_lock().is_ok());
+    file
+}
+
 /// Locks every file that the lead does not hold itself, until the result is dropped.
 fn lock_all(workspace: &TestWorkspace) -> Vec<File> {
-    let take = |name: &str| {
-        let file = File::options().read(true).write(true).open(workspace.join(name)).unwrap();
-        wait_until(name, || file.try_lock().is_ok());
-        file
-    };
-    LOCK_FILES.into_iter().filter(|name| *name != ".team/lead.lock").map(take).collect()
+    let names = LOCK_FILES.into_iter().filter(|name| *name != ".team/lead.lock");
+    names.map(|name| lock_file(workspace, name)).collect()
 }
 
 /// Asserts that an action can end within this time. A busy machine may slow down some attempts.
@@ -138,6 +142,45 @@ fn two_interrupts_end_run_with_held_locks() {
     let mut again = start_working(&workspace, &["run"]);
     again.kill();
     workspace.assert_nothing_is_left_running();
+}
+
+/// Writes the tasks 1 to `count`. Each has a block that notes its run and waits for the file `open`, and then `more`.
+fn gated_plan(count: usize, more: &str) -> String {
+    let gate = "while ! test -e open; do sleep 0.1; done";
+    let task = |id| format!("## Task {id}\n```sh\necho run >> ran-{id}\n{gate}\n```\n{more}");
+    (1..=count).map(task).collect()
+}
+
+/// The number of runs of a task of [`gated_plan`].
+fn runs(workspace: &TestWorkspace, id: usize) -> usize {
+    fs::read_to_string(workspace.join(&format!("ran-{id}"))).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn finished_work_waits_for_held_lock() {
+    let workspace = TestWorkspace::with_team(2, &gated_plan(4, ""));
+    let mut run = workspace.start(&["run"]);
+    wait_until("two tasks run", || (1..=2).all(|id| runs(&workspace, id) == 1));
+    let lock = lock_file(&workspace, ".tasks/.lock");
+    workspace.write("open", "");
+    let place = workspace.join(".tasks/.lock").display().to_string();
+    let has_warned = |text: &str| {
+        let is_meant = |event: &Value| event["about"] == "lock" && event["text"].as_str().unwrap().starts_with(text);
+        workspace.events().iter().any(is_meant)
+    };
+    let holder = format!("cannot lock {place}: process {} (", std::process::id());
+    let warning = format!("finished work waits to be recorded, and the team claims no new tasks: {holder}");
+    wait_until("the wait is reported", || has_warned(&warning));
+    let reason = format!("the lock {place}");
+    let waits = |name: &str| workspace.state()["teammates"][name]["waiting_for"] == *reason;
+    wait_until("the members wait", || waits("m1") && waits("m2"));
+    drop(lock);
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    for (id, task) in (1..=4).zip(workspace.tasks()) {
+        let failures = task["failures"].as_u64().unwrap_or(0);
+        assert_eq!((runs(&workspace, id), &task["attempt"], failures), (1, &1.into(), 0), "{}", run.output_so_far());
+    }
+    assert!(has_warned(&format!("nothing waits for {reason} any longer")), "{}", run.output_so_far());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use brigade::domain::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::waiting_for::WaitingFor;
-use brigade::ports::{Call, StoreError};
+use brigade::ports::{Call, IoAction, StoreError};
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ struct FillableDisk {
     failing: Mutex<Option<&'static str>>,
 }
 
-fn disk_of(harness: &mut TestTeam, kind: ErrorKind) -> Arc<FillableDisk> {
+fn disk_of(harness: &mut TestTeam, action: IoAction, kind: ErrorKind) -> Arc<FillableDisk> {
     let (is_full, tries, failing) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::new(None));
     let disk = Arc::new(FillableDisk { is_full, tries, failing });
     let seen = Arc::clone(&disk);
@@ -34,20 +34,28 @@ fn disk_of(harness: &mut TestTeam, kind: ErrorKind) -> Arc<FillableDisk> {
             return CallFate::Proceeds;
         }
         seen.tries.fetch_add(1, Ordering::Relaxed);
-        let (action, place) = ("append to".into(), "transcript".into());
-        CallFate::Fails(StoreError::Io { action, place, source: kind.into() })
+        CallFate::Fails(StoreError::Io { action, place: "transcript".into(), source: kind.into() })
     });
     disk
 }
 
 fn message(harness: &TestTeam, what: &str) -> usize {
-    harness.count(|event| matches!(event, EventKind::Warning { about, text } if about == "disk" && text.contains(what)))
+    message_about(harness, "disk", what)
+}
+
+fn message_about(harness: &TestTeam, subject: &str, what: &str) -> usize {
+    harness
+        .count(|event| matches!(event, EventKind::Warning { about, text } if about == subject && text.contains(what)))
 }
 
 /// Alice's first tool fills the disk; the record of its result is the first write to fail.
 async fn team_filling_disk(kind: ErrorKind) -> (TestTeam, Arc<FillableDisk>) {
+    team_failing_to("append to".into(), kind).await
+}
+
+async fn team_failing_to(action: IoAction, kind: ErrorKind) -> (TestTeam, Arc<FillableDisk>) {
     let mut harness = TestTeam::new(&["alice", "bob"]);
-    let disk = disk_of(&mut harness, kind);
+    let disk = disk_of(&mut harness, action, kind);
     let filling = Arc::clone(&disk);
     harness.set_model_fn("alice", move |request, count| {
         if count == 0 {
@@ -61,13 +69,19 @@ async fn team_filling_disk(kind: ErrorKind) -> (TestTeam, Arc<FillableDisk>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_or_read_only_disk_is_waited_for() {
-    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::ReadOnlyFilesystem] {
-        let (harness, disk) = team_filling_disk(kind).await;
+async fn full_disk_or_held_lock_is_waited_for() {
+    for (action, kind, subject, awaited) in [
+        (IoAction::Other("append to"), ErrorKind::StorageFull, "disk", "room on the disk"),
+        (IoAction::Other("append to"), ErrorKind::QuotaExceeded, "disk", "room on the disk"),
+        (IoAction::Lock, ErrorKind::ReadOnlyFilesystem, "disk", "room on the disk"),
+        (IoAction::Lock, ErrorKind::TimedOut, "lock", "the lock transcript"),
+    ] {
+        let (harness, disk) = team_failing_to(action, kind).await;
         let team = harness.launch(once()).await;
+        let message = |harness: &TestTeam, what: &str| message_about(harness, subject, what);
         harness.wait_until("the notice is printed", |harness| message(harness, "waits to be recorded") == 1).await;
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!(team.live().teammates()["alice"].waiting_for, Some(WaitingFor::Other("room on the disk".into())));
+        assert_eq!(team.live().teammates()["alice"].waiting_for, Some(WaitingFor::Other(awaited.into())));
         harness.tasks(&["another"]).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(harness.task(2).await.status, TaskStatus::Pending, "a task was claimed meanwhile");
@@ -75,7 +89,7 @@ async fn full_or_read_only_disk_is_waited_for() {
         assert_eq!(harness.ended(team).await.task_counts.completed, 2);
         assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (1, 0));
         assert_eq!(
-            (message(&harness, "waits to be recorded"), message(&harness, "waits for room on the disk any longer")),
+            (message(&harness, "waits to be recorded"), message(&harness, &format!("waits for {awaited} any longer"))),
             (1, 1),
             "{}",
             harness.event_lines()
@@ -148,7 +162,7 @@ async fn low_disk_space_stops_claims() {
 #[tokio::test(start_paused = true)]
 async fn goal_is_recorded_after_disk_recovers() {
     let mut harness = TestTeam::new(&["alice"]);
-    let disk = disk_of(&mut harness, ErrorKind::Other);
+    let disk = disk_of(&mut harness, "append to".into(), ErrorKind::Other);
     *lock(&disk.failing) = Some("lead");
     disk.is_full.store(true, Ordering::Relaxed);
     harness.spec.goal = Some("a greeting".to_owned());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
-use crate::ports::{Clock, StoreError};
+use crate::ports::{Clock, IoAction, StoreError};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
 use super::atomic_write::{StagedFile, sweep_temporaries};
@@ -145,7 +145,7 @@ impl WorktreeStore {
     /// [`WorktreeError::IdentifierMismatch`], [`WorktreeError::Store`].
     pub fn report(&self, worktree: &Path, fresh: WorktreeState, report: &WorktreeReport) -> Result<(), WorktreeError> {
         let path = worktree.join(WORKTREE_LOCK_FILE);
-        let _lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
+        let _lock = fs::hold(&*self.files, &path).map_err(failed(IoAction::Lock, &path))?;
         let mut state = match self.read_expect(worktree, &fresh.issue_identifier) {
             Err(WorktreeError::NotFound { .. } | WorktreeError::Malformed { .. }) => fresh,
             read => read?,
@@ -179,6 +179,6 @@ impl WorktreeStore {
         let folder = worktree.join(FOLDER);
         self.files.create_folder(&folder).map_err(failed("create", &folder))?;
         let path = worktree.join(WORKTREE_LOCK_FILE);
-        Ok(fs::hold(&*self.files, &path).map_err(failed("lock", &path))?)
+        Ok(fs::hold(&*self.files, &path).map_err(failed(IoAction::Lock, &path))?)
     }
 }

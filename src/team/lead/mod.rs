@@ -244,8 +244,8 @@ impl Lead {
                 return self.members.all_exited().then_some(end);
             }
             let work_gates = WorkGates::of_stage(self.session.stage, self.steering.desired);
-            let has_room = self.members.spawn_context.disk.shortage().is_none();
-            self.members.set_work_gates(if has_room { work_gates } else { WorkGates::default() });
+            let may_claim = self.members.spawn_context.storage.claim_pause().is_none();
+            self.members.set_work_gates(if may_claim { work_gates } else { WorkGates::default() });
             match decide(&self.session_inputs()) {
                 NextStep::Begin(mode) => self.session.begin(mode, &self.services, &self.board, self.members.lead()),
                 // Mail may have come since the last poll; its recipient continues to work.

@@ -23,7 +23,7 @@ impl Lead {
         self.check_leadership().await;
         self.write_end().await;
         self.board.claims.reclaim_lost(&self.services, &self.board.view).await;
-        self.members.spawn_context.disk.probe();
+        self.members.spawn_context.storage.probe();
         self.report_quarantined_transcripts();
         self.poll_state().await;
         self.poll_board().await;

@@ -14,9 +14,9 @@ use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::run::progress::Activity;
-use crate::team::retry_on_full::NO_ROOM;
 use crate::team::running_member::{ExitReason, RunningMember};
 use crate::team::teammate::TeammateStatus;
+use crate::team::write_retry::ClaimPause;
 
 /// Silence of a model after which people see that it is waited for.
 const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
@@ -130,7 +130,8 @@ impl Lead {
         // A missing answer is shown before mail and tasks.
         let reason = self.approvals.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
             Some(WaitingFor::MailOrTask) => {
-                self.members.spawn_context.disk.shortage().map(|reason| format!("{NO_ROOM}: {reason}"))
+                let pause = self.members.spawn_context.storage.claim_pause();
+                pause.map(|ClaimPause { obstacle, reason }| format!("{obstacle}: {reason}"))
             }
             _ => None,
         });
@@ -165,7 +166,7 @@ fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
         Some(Activity::WaitingForBudget) => {
             Some("other requests to end, which may leave enough of the budget".to_owned())
         }
-        Some(Activity::WaitingForDisk) => Some(NO_ROOM.to_owned()),
+        Some(Activity::WaitingToWrite(obstacle)) => Some(obstacle.to_string()),
         Some(Activity::SettingUpWorktree) => Some("the set-up of its worktree".to_owned()),
         Some(Activity::AskingModel) => {
             let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER);

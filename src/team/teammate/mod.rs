@@ -335,7 +335,7 @@ impl Teammate {
                     }
                     return self.begin_task(&task, setup, &interruption).await;
                 }
-                Ok(None) | Err(StoreError::NoRoom(_)) => return Ok(vec![PhaseEvent::NothingFound]),
+                Ok(None) | Err(StoreError::ClaimsPaused(_)) => return Ok(vec![PhaseEvent::NothingFound]),
                 // The board cannot be written. The teammate waits before it tries again.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));

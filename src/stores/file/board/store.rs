@@ -143,7 +143,7 @@ impl BoardFiles {
             let Transaction { pending, replaced, has_written, .. } = transaction;
             (outcome, pending, replaced, has_written)
         });
-        let (outcome, pending, _replaced, has_written) = outcome.map_err(failed("lock", &self.lock))?;
+        let (outcome, pending, _replaced, has_written) = outcome.map_err(failed(IoAction::Lock, &self.lock))?;
         if has_written {
             // There may be no listener.
             let _ = self.changes.send(StoreChange::Board);

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use super::atomic_write::sweep_temporaries;
 use super::stable_value::StableValue;
 use super::{Durability, failed};
-use crate::ports::StoreResult;
+use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::{FileStamp, FileSystem, locked};
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
@@ -229,7 +229,7 @@ impl ExchangeFile {
             self.remove_settled(&mut state)?;
             Ok(MergeResult::Unsettled)
         });
-        outcome.map_err(failed("lock", &self.lock))?
+        outcome.map_err(failed(IoAction::Lock, &self.lock))?
     }
 
     /// Reads the file, and exchanges it at most once. Returns `None` if it must be read again.

@@ -62,7 +62,7 @@ impl InboxFolder {
 
     pub fn locked<R>(&self, critical: impl FnOnce() -> StoreResult<R>) -> StoreResult<R> {
         self.prepare()?;
-        locked(&*self.files, &self.lock, critical).map_err(failed("lock", &self.lock))?
+        locked(&*self.files, &self.lock, critical).map_err(failed(IoAction::Lock, &self.lock))?
     }
 
     pub fn stamp(&self, path: &Path) -> StoreResult<Option<FileStamp>> {

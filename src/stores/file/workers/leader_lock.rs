@@ -17,7 +17,9 @@ use parking_lot::Mutex;
 use super::ProcessId;
 use crate::domain::records::LeadRecord;
 use crate::platform::{self, processes};
-use crate::ports::{CurrentLead, LeadHolder, LeadObstacle, Leadership, LeadershipCheck, StoreError, StoreResult};
+use crate::ports::{
+    CurrentLead, IoAction, LeadHolder, LeadObstacle, Leadership, LeadershipCheck, StoreError, StoreResult,
+};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{TEAM_FOLDER, blocking, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
@@ -82,7 +84,7 @@ pub fn acquire_leader_lock(
                 Some(leader) if is_running(&leader).is_none() && fs::LockTimeout::in_error(&error).is_some() => {
                     StoreError::AlreadyLed(holder(leader))
                 }
-                _ => failed("lock", &path)(error),
+                _ => failed(IoAction::Lock, &path)(error),
             });
         }
     }
@@ -156,7 +158,7 @@ fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
         Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             Ok(platform::lock_holder(lock).is_some())
         }
-        Err(error) => Err(failed("lock", lock)(error)),
+        Err(error) => Err(failed(IoAction::Lock, lock)(error)),
     }
 }
 
@@ -228,7 +230,7 @@ impl LeaderLock {
         }
         let team_folder = self.team_folder();
         files.create_folder(&team_folder).map_err(failed("create", &team_folder))?;
-        match files.hold(&path).map_err(failed("lock", &path))? {
+        match files.hold(&path).map_err(failed(IoAction::Lock, &path))? {
             Some(lock) => {
                 self.keep_lock(lock)?;
                 self.write_record()?;

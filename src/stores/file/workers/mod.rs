@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::domain::records::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
-use crate::ports::{Clock, StoreError, StoreResult, WorkerSurvey, Workers};
+use crate::ports::{Clock, IoAction, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
@@ -145,7 +145,7 @@ impl FileWorkers {
     fn hold_lock(&self) -> StoreResult<()> {
         let path = self.lock_path(&self.own_id);
         // A survey may hold it briefly.
-        let lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
+        let lock = fs::hold(&*self.files, &path).map_err(failed(IoAction::Lock, &path))?;
         let stamp = self.files.stamp(&path).map_err(failed("inspect", &path))?;
         let mut state = self.state.lock();
         state.locks.push(lock);
@@ -280,7 +280,7 @@ impl FileWorkers {
             !self.is_silent(id)?
         } else {
             if if_found("inspect", &path, self.files.stamp(&path))?.is_some() {
-                let lock = self.files.hold(&path).map_err(failed("lock", &path))?;
+                let lock = self.files.hold(&path).map_err(failed(IoAction::Lock, &path))?;
                 return Ok(lock.map_or(Liveness::Live, |lock| Liveness::Dead(Some(lock))));
             }
             self.record(id)?.is_some_and(|record| orphans::is_process_live(&record))
