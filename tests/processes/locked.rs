@@ -184,6 +184,29 @@ fn finished_work_waits_for_held_lock() {
 }
 
 #[test]
+fn stop_waits_once_for_held_lock() {
+    const MEMBERS: usize = 16;
+    // Each member stops after its first block and cannot release its task.
+    let workspace = TestWorkspace::with_team(MEMBERS, &gated_plan(MEMBERS, "```sh\nsleep 300\n```\n"));
+    let mut run = workspace.start(&["run"]);
+    wait_until("all tasks run", || (1..=MEMBERS).all(|id| runs(&workspace, id) == 1));
+    let lock = lock_file(&workspace, ".tasks/.lock");
+    let _stop = workspace.start(&["stop"]);
+    wait_until("the signal is reported", || run.output_so_far().contains("stopping"));
+    let started_at = Instant::now();
+    workspace.write("open", "");
+    assert_eq!(run.code(), Some(130), "{}", run.output_so_far());
+    assert!(started_at.elapsed() < BOUND, "{:?}: {}", started_at.elapsed(), run.output_so_far());
+    drop(lock);
+    // A command reclaims the claims that could not be released.
+    let claim = workspace.run(&["tasks", "claim", "--as", "m99"]);
+    assert_eq!(claim.code, Some(0), "{claim:?}");
+    let tasks = workspace.tasks();
+    assert_eq!(tasks.iter().filter(|task| task["status"] == "pending").count(), MEMBERS - 1, "{tasks:?}");
+    assert!(tasks.iter().all(|task| task["failures"].as_u64().unwrap_or(0) == 0), "{tasks:?}");
+}
+
+#[test]
 fn two_interrupts_end_run_with_blocked_output() {
     let workspace = TestWorkspace::with_team(1, ENDLESS);
     let (reader, mut writer) = std::io::pipe().unwrap();

@@ -1,5 +1,8 @@
 //! Claims: released after forgotten work, lost when taken away, reclaimed after a crash.
 
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use brigade::domain::claim_queue::TaskScope;
@@ -10,7 +13,7 @@ use brigade::domain::task_error::TaskError;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, Change};
-use brigade::ports::{Call, Claimant, StoreError};
+use brigade::ports::{Call, Claimant, IoAction, StoreError};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
@@ -196,6 +199,60 @@ async fn claim_unknown_to_its_teammate_is_reclaimed() {
     assert_eq!(harness.count(told), 1);
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
+}
+
+/// Stops a team of three at work, of which no member can release its task. The first reclaims fail. Returns the number of reclaims.
+async fn stop_while_reclaims_fail(failing: usize) -> (TestTeam, usize) {
+    let mut harness = TestTeam::new(&["alice", "bob", "carol"]);
+    // No poll reclaims during the test.
+    harness.spec.limits.poll_interval = Duration::from_secs(3600);
+    for who in ["alice", "bob", "carol"] {
+        harness.set_model_fn(who, |_, _| async { call(&[("nap", json!({"ms": 60_000}))]) });
+    }
+    let (is_stopping, reclaims) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (counts, counted) = (Arc::clone(&is_stopping), Arc::clone(&reclaims));
+    harness.stores = with_fates(&harness.stores, move |call| {
+        let is_locked = match call {
+            Call::ChangeTask(_, Change::Release { .. }, _) => true,
+            Call::Reclaim if counts.load(Ordering::Relaxed) => counted.fetch_add(1, Ordering::Relaxed) < failing,
+            _ => false,
+        };
+        let (action, source) = (IoAction::Lock, ErrorKind::TimedOut.into());
+        if is_locked {
+            CallFate::Fails(StoreError::Io { action, place: "the board".into(), source })
+        } else {
+            CallFate::Proceeds
+        }
+    });
+    harness.tasks(&["a", "b", "c"]).await;
+    let team = harness.launch(start_continuous()).await;
+    let is_at_work = |harness: &TestTeam| harness.notes().len() == 3;
+    harness.wait_until("all work", is_at_work).await;
+    is_stopping.store(true, Ordering::Relaxed);
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+    (harness, reclaims.load(Ordering::Relaxed))
+}
+
+#[tokio::test(start_paused = true)]
+async fn reclaim_failing_during_stop_is_repeated_once() {
+    // One fails, and then each member's claim is reclaimed at the end of the stop.
+    let (harness, reclaims) = stop_while_reclaims_fail(1).await;
+    assert_eq!(reclaims, 4, "{}", harness.event_lines());
+    for id in 1..=3 {
+        let task = harness.task(id).await;
+        assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::Pending, 1, 0));
+    }
+    for who in ["alice", "bob", "carol"] {
+        let reason = format!("{who} has stopped: cannot lock the board: timed out");
+        let is_hers =
+            |event: &EventKind| matches!(event, EventKind::TaskReclaimed { reason: text, .. } if *text == reason);
+        assert_eq!(harness.count(is_hers), 1, "{}", harness.event_lines());
+    }
+
+    let (harness, reclaims) = stop_while_reclaims_fail(usize::MAX).await;
+    assert_eq!(reclaims, 2, "{}", harness.event_lines());
+    assert_eq!(harness.task(1).await.status, TaskStatus::InProgress);
 }
 
 #[tokio::test(start_paused = true)]

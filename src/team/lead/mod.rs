@@ -39,10 +39,10 @@ use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
 use crate::domain::state::Mode;
 use crate::domain::team_spec::OnQuota;
 use crate::domain::units::duration;
-use crate::ports::{BoardView, ReclaimRequest, StoreChange};
+use crate::ports::{BoardView, StoreChange};
 use approvals::ApprovalWatch;
 use board::BoardWatch;
-use claims::reclaim;
+use claims::EndedMember;
 use mail::MailWatch;
 use session::{Session, SessionError};
 use steering::Steering;
@@ -409,7 +409,8 @@ impl Lead {
             let reason = if is_budget_spent { "the budget is spent" } else { NO_REASON };
             return self.report_stopped(&exit.name, reason, false);
         };
-        self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;
+        let is_failure = !exit.is_harness_failure;
+        self.reclaim_from(EndedMember { name: exit.name.clone(), reason: reason.clone(), is_failure }).await;
         if is_stopping || self.stop.is_in_progress() {
             self.members.set_exit(&exit.name, ExitReason::Requested);
             return self.report_stopped(&exit.name, NO_REASON, false);
@@ -443,19 +444,6 @@ impl Lead {
             None => kind.into(),
         };
         self.services.events.record(event);
-    }
-
-    /// Reclaims everything that a stopped member holds on the board. `is_failure` is true if its attempt has failed.
-    async fn reclaim_from(&mut self, name: &Name, reason: &str, is_failure: bool) {
-        if !self.read_board().await {
-            return;
-        }
-        let claims = self.board.claims_of(name, self.services.stores.workers.worker_id());
-        if !claims.is_empty() {
-            let reason = format!("{name} has stopped: {reason}");
-            reclaim(&self.services, ReclaimRequest { claims, is_failure, reason, ..ReclaimRequest::default() }).await;
-            self.poll_board().await;
-        }
     }
 
     async fn handle_command(&mut self, command: TeamCommand) {
