@@ -288,8 +288,10 @@ fn summary_names_invalid_state_file() {
     let plan = "## One\n```sh\nwhile ! test -e go; do sleep 0.02; done\n```\n## Two\n```sh\ntrue\n```\n";
     let workspace = TestWorkspace::with_team(1, plan);
     let mut run = workspace.start(&["run"]);
-    wait_until("a task is in progress", || workspace.tasks().iter().any(|task| task["status"] == "in_progress"));
-    // In place, the bytes could go into the version that a report displaces at this moment, and be quarantined without a pause.
+    // A version that a report displaces at this moment is quarantined without a pause. After this report, the next is a heartbeat.
+    wait_until("the work is reported", || {
+        fs::read_to_string(workspace.join("agent_state.json")).is_ok_and(|text| text.contains("\"phase\": \"work\""))
+    });
     save(&workspace.join("agent_state.json"), "{\n<html>", SaveStyle::Rename);
     wait_until("the team is paused", || last_seen_desired_state(&workspace) == Some("pause".into()));
     workspace.write("go", "");
