@@ -201,7 +201,8 @@ async fn claim_unknown_to_its_teammate_is_reclaimed() {
     harness.ended(team).await;
 }
 
-/// Stops a team of three at work, of which no member can release its task. The first reclaims fail. Returns the number of reclaims.
+/// Stops a team of three while each member has a task that it cannot release. The lead's first `failing` tries to reclaim fail. Returns
+/// the team, and the number of all tries.
 async fn stop_while_reclaims_fail(failing: usize) -> (TestTeam, usize) {
     let mut harness = TestTeam::new(&["alice", "bob", "carol"]);
     // No poll reclaims during the test.

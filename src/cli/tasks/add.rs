@@ -32,7 +32,7 @@ pub struct TaskOptions {
     /// A whole number such as 5 or -1; higher numbers go first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     priority: Option<i64>,
-    /// Failed attempts after which the task fails, 1 or more [default: 3]
+    /// Failed attempts after which the task fails, 1 or more; 3 for a task added without it
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
     /// Reserve the task for this teammate; "" for all

@@ -18,10 +18,6 @@ use crate::stores::workspace::OpenMode;
 /// A status follows the rules of its own command. `pending` retries a failed task, reopens a completed one and releases one in
 /// progress; `completed` completes it; `failed` fails it.
 #[derive(Debug, clap::Args)]
-#[command(mut_args(|option| match option.get_id().as_str() {
-    "max_attempts" => option.help("Failed attempts after which the task fails, 1 or more"),
-    _ => option,
-}))]
 pub struct Update {
     /// The task number
     #[arg(value_parser = task_id)]
