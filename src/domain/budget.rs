@@ -10,14 +10,42 @@ use serde::{Deserialize, Serialize};
 use super::time::UnixMs;
 use super::transcript::Usage;
 
-/// Typical bytes of English text in a token.
-pub const BYTES_PER_TOKEN: u64 = 4;
+/// The most bytes of text in a token, on average over a request or an answer. A server that counts fewer tokens is wrong. Tokenizers of
+/// today have about 4 bytes of prose in a token, and fewer of code and other languages.
+const TEXT_BYTES_PER_TOKEN_MAX: u64 = 20;
+
+/// The reason why reported usage cannot be true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageFault {
+    /// More tokens than the request and its answer can have.
+    AboveRequest,
+    /// Fewer tokens than the text of the request or of the answer has.
+    BelowText,
+}
+
+impl std::fmt::Display for UsageFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AboveRequest => "more tokens than the request can use",
+            Self::BelowText => "a usage lower than expected",
+        })
+    }
+}
+
+/// Returns true if a server that reports `tokens` for this number of bytes of text is wrong.
+pub fn is_below_text(tokens: u64, text_bytes: u64) -> bool {
+    tokens < text_bytes / TEXT_BYTES_PER_TOKEN_MAX
+}
 
 /// The tokens that one request of an external agent can add to its context: tool results and instructions. Brigade does not see its
 /// requests, so this is an estimate.
 pub const EXTERNAL_INPUT_TOKENS_MAX: u64 = 50_000;
 /// The longest answer of an external agent in tokens.
 pub const EXTERNAL_OUTPUT_TOKENS_MAX: u64 = 32_000;
+/// The most tokens that one request of an external agent can use: twice the largest context window of today.
+pub const EXTERNAL_REQUEST_TOKENS_MAX: u64 = 2_000_000;
+/// The most tokens that an external agent can report for the requests of one prompt without events, such as those of its sub-agents.
+pub const EXTERNAL_PROMPT_TOKENS_MAX: u64 = 100_000_000;
 
 /// The prices of a model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -49,8 +77,7 @@ impl Price {
     /// Returns the usage with all its input counted at the most expensive rate: uncached, read from the cache or written to it.
     #[must_use]
     pub fn worst_case(self, usage: Usage) -> Usage {
-        let input_tokens =
-            usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
+        let input_tokens = usage.total_input();
         let output = Usage { output_tokens: usage.output_tokens, ..Usage::default() };
         if self.cache_write > self.input.max(self.cache_read) {
             Usage { cache_write_tokens: input_tokens, ..output }

@@ -110,12 +110,14 @@ impl Usage {
         }
     }
 
+    /// Returns the number of input tokens, with those of the cache.
+    pub fn total_input(self) -> u64 {
+        self.input_tokens.saturating_add(self.cache_read_tokens).saturating_add(self.cache_write_tokens)
+    }
+
     /// Returns the number of tokens of all kinds.
     pub fn total(self) -> u64 {
-        self.input_tokens
-            .saturating_add(self.output_tokens)
-            .saturating_add(self.cache_read_tokens)
-            .saturating_add(self.cache_write_tokens)
+        self.total_input().saturating_add(self.output_tokens)
     }
 }
 

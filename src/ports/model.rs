@@ -10,9 +10,9 @@ use crate::domain::prompt::block_bytes;
 use crate::domain::transcript::{Block, Role, Usage};
 
 /// Maximum number of tokens that a provider adds to a request, such as its instructions for tools.
-const PROVIDER_TOKENS_MAX: u64 = 4096;
-/// Maximum number of tokens around a tool or a block: names, ids, roles.
-const OVERHEAD_TOKENS_MAX: u64 = 64;
+const PROVIDER_TOKENS_MAX: u64 = 1024;
+/// Maximum number of bytes around a tool, a message or a block in the body of any API: names of fields, ids, roles, cache breakpoints.
+const FRAMING_BYTES_MAX: u64 = 256;
 
 /// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,26 +78,69 @@ impl ModelRequest {
         matches!(self.purpose, RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools)
     }
 
-    /// Returns true if this usage is possible. Each input token stands for at least one byte of the request, and the answer has at
-    /// most the requested tokens. A server that reports more is wrong.
+    /// Returns the most input tokens that a server can count: one for each byte of the body, and those that it adds. A token of any
+    /// tokenizer stands for at least one byte.
+    pub fn input_tokens_max(&self) -> u64 {
+        self.body_bytes().sum::<u64>() + PROVIDER_TOKENS_MAX
+    }
+
+    /// Returns true if a server can have counted this usage: at most [`Self::input_tokens_max`], and an answer of at most the requested
+    /// length. A server that reports more is wrong.
     pub fn can_have_used(&self, usage: Usage) -> bool {
-        let input_tokens =
-            usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
-        let tools = self
-            .tools
-            .iter()
-            .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len());
-        let blocks = self.messages.iter().flat_map(|message| &message.content).map(block_bytes);
-        let mut sizes = std::iter::once(self.system.len()).chain(tools).chain(blocks);
-        let mut tokens = input_tokens.saturating_sub(PROVIDER_TOKENS_MAX);
+        let mut tokens = usage.total_input().saturating_sub(PROVIDER_TOKENS_MAX);
         // Stops counting as early as possible: a true report is far below the bound.
         let fits = tokens == 0
-            || sizes.any(|bytes| {
-                tokens = tokens.saturating_sub(bytes as u64 + OVERHEAD_TOKENS_MAX);
+            || self.body_bytes().any(|bytes| {
+                tokens = tokens.saturating_sub(bytes);
                 tokens == 0
             });
         fits && usage.output_tokens <= u64::from(self.output_tokens_max)
     }
+
+    /// Returns the bytes of the texts that the model reads, without tools and framing.
+    pub fn text_bytes(&self) -> u64 {
+        let blocks = self.messages.iter().flat_map(|message| &message.content);
+        (self.system.len() + blocks.map(block_bytes).sum::<usize>()) as u64
+    }
+
+    /// The most bytes of each part of the body, in any API.
+    fn body_bytes(&self) -> impl Iterator<Item = u64> {
+        let tools = self.tools.iter().map(|tool| {
+            let texts = escaped_bytes(&tool.name) + escaped_bytes(&tool.description);
+            FRAMING_BYTES_MAX + texts + tool.input_schema.to_string().len() as u64
+        });
+        let messages = self.messages.iter().map(|message| message.body_bytes());
+        std::iter::once(FRAMING_BYTES_MAX + escaped_bytes(&self.system)).chain(tools).chain(messages)
+    }
+}
+
+impl ChatMessage {
+    /// Returns the most bytes of the message in the body of a request, in any API.
+    pub fn body_bytes(&self) -> u64 {
+        FRAMING_BYTES_MAX + blocks_body_bytes(&self.content)
+    }
+}
+
+/// Returns the most bytes of these blocks in the body of a request, in any API.
+pub fn blocks_body_bytes(blocks: &[Block]) -> u64 {
+    let bytes = |block: &Block| match block {
+        Block::Text { text } => escaped_bytes(text),
+        // Some APIs carry the arguments as JSON in a string.
+        Block::ToolUse { name, input, .. } => escaped_bytes(name) + escaped_bytes(&input.to_string()),
+        Block::ToolResult { content, .. } => escaped_bytes(content),
+        Block::Other(value) => value.to_string().len() as u64,
+    };
+    blocks.iter().map(|block| FRAMING_BYTES_MAX + bytes(block)).sum()
+}
+
+/// Returns the bytes of a text in a JSON string (<https://www.rfc-editor.org/rfc/rfc8259#section-7>).
+fn escaped_bytes(text: &str) -> u64 {
+    let escapes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
+        0..0x20 => 5,
+        _ => 0,
+    });
+    text.len() as u64 + escapes.sum::<u64>()
 }
 
 /// Receives an answer while it is streamed. After an incomplete answer, the received parts are discarded.
@@ -193,6 +236,11 @@ pub trait ModelClient: Send + Sync {
     /// cancels the request. Does not retry: the turn does.
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError>;
 
+    /// Returns true if usage is reported by a server, which can be wrong. False if the person sets it, as in a script.
+    fn has_server(&self) -> bool {
+        true
+    }
+
     /// Returns the model's context window in tokens, including the answer, if the provider knows it.
     fn context_window_tokens(&self) -> Option<u64> {
         None
@@ -217,7 +265,8 @@ mod tests {
             silence_timeout: Duration::ZERO,
             answer_timeout: Duration::ZERO,
         };
-        let bound = 21_000 + PROVIDER_TOKENS_MAX + 2 * OVERHEAD_TOKENS_MAX;
+        let bound = request.input_tokens_max();
+        assert_eq!(bound, 21_000 + PROVIDER_TOKENS_MAX + 3 * FRAMING_BYTES_MAX);
         let can = |input_tokens, cache_read_tokens, cache_write_tokens, output_tokens| {
             let usage = Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens };
             request.can_have_used(usage)
@@ -225,5 +274,13 @@ mod tests {
         assert!(can(0, 0, 0, 0) && can(bound, 0, 0, 100) && can(1, bound - 2, 1, 100));
         assert!(!can(bound + 1, 0, 0, 1) && !can(1, bound, 0, 1) && !can(0, 0, bound + 1, 1) && !can(10, 0, 0, 101));
         assert!(!can(1 << 63, 1 << 63, 0, 0) && !can(0, u64::MAX, 1, 0) && !can(0, 0, 0, u64::MAX));
+    }
+
+    #[test]
+    fn escaped_bytes_are_those_of_json() {
+        for text in ["", "plain", "a\nb\t\"c\"\\", "\u{0}\u{1f}\u{8}\u{c}\r\u{7f}", "ä€😀\u{2028}"] {
+            let json = serde_json::to_string(text).unwrap();
+            assert_eq!(escaped_bytes(text), json.len() as u64 - 2, "{json}");
+        }
     }
 }

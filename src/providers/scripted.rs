@@ -287,6 +287,10 @@ fn first_message_of_person(messages: &[Arc<ChatMessage>]) -> Option<(usize, usiz
 
 #[async_trait]
 impl ModelClient for Scripted {
+    fn has_server(&self) -> bool {
+        false
+    }
+
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         let turn = request.messages.len();
         let Some((step, task)) = self.step(&request) else {

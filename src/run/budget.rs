@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::domain::budget::{
-    BYTES_PER_TOKEN, Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageKey,
+    Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageFault, UsageKey,
 };
 use crate::domain::state_note::StateNote;
 use crate::domain::team_spec::TeamSpec;
@@ -253,6 +253,11 @@ impl BudgetGuard {
         self.state.lock().by_teammate.get(teammate).copied().unwrap_or_default()
     }
 
+    /// Returns true if a request has not ended.
+    pub fn has_open_requests(&self) -> bool {
+        !self.state.lock().reserved.is_empty()
+    }
+
     /// Returns the first refusal because of the budget, if there was one.
     pub fn spent(&self) -> Option<BudgetSpent> {
         self.state.lock().spent.clone()
@@ -313,7 +318,7 @@ struct ObservedUsage {
     bytes: u64,
     has_answer: bool,
     is_declined: bool,
-    is_misreported: bool,
+    fault: Option<UsageFault>,
 }
 
 impl Reservation {
@@ -335,14 +340,14 @@ impl Reservation {
         observed.bytes = observed.bytes.max(bytes as u64);
     }
 
-    /// Records that the provider reported impossible usage. All its reports about this request are then ignored.
-    pub fn mark_misreported(&self) {
-        self.observed.lock().is_misreported = true;
+    /// Records that the provider reported wrong usage. The request then counts as its maximum.
+    pub fn mark_misreported(&self, fault: UsageFault) {
+        self.observed.lock().fault = Some(fault);
     }
 
-    /// Returns true after [`Self::mark_misreported`].
-    pub fn is_misreported(&self) -> bool {
-        self.observed.lock().is_misreported
+    /// Returns the fault of the reported usage, if one was found.
+    pub fn usage_fault(&self) -> Option<UsageFault> {
+        self.observed.lock().fault
     }
 
     /// Records that the request was not sent or the provider declined it, so nothing was used.
@@ -352,15 +357,14 @@ impl Reservation {
 }
 
 impl ObservedUsage {
-    /// Returns the usage to count, and true if the provider confirmed it. For an incomplete answer the output is unknown, because
-    /// tool calls and thoughts may not be streamed.
+    /// Returns the usage to count, and true if the provider confirmed it. Each received byte can be a token. For an incomplete answer the
+    /// output is unknown, because tool calls and thoughts may not be streamed.
     fn outcome(&self, most: Usage) -> (Usage, bool) {
-        let received = self.bytes / BYTES_PER_TOKEN;
-        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(received), ..usage };
+        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(self.bytes), ..usage };
         match (self.usage, self.has_answer) {
-            _ if self.is_misreported => (at_least(most), false),
+            _ if self.fault.is_some() => (at_least(most), false),
             (Some(usage), true) => (usage, true),
-            (None, true) => (Usage { output_tokens: received, ..most }, false),
+            (None, true) => (Usage { output_tokens: self.bytes, ..most }, false),
             (None, false) if self.is_declined && self.bytes == 0 => (Usage::default(), true),
             (Some(usage), false) if usage.total() > most.total() => (at_least(usage), false),
             (_, false) => (at_least(most), false),
@@ -457,7 +461,7 @@ mod tests {
         }
         first.record_answer(Some(usage(10, 5)), 20);
         drop(first);
-        second.await.unwrap().record_answer(None, 20);
+        second.await.unwrap().record_answer(None, 5);
         assert_eq!(budget_guard.used_by("alice").tokens, 30);
         assert!(budget_guard.spent().is_none());
         let Err(BudgetError::Spent(spent)) = reserve(usage(10, 61)).await else { panic!("71 of 70 left") };
@@ -531,7 +535,7 @@ mod tests {
                 paid.mark_declined();
             }
             drop(paid);
-            assert_eq!(budget_guard.used_by("alice").tokens - before, 10 + 100_000 / BYTES_PER_TOKEN);
+            assert_eq!(budget_guard.used_by("alice").tokens - before, 10 + 100_000);
         }
     }
 }

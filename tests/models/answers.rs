@@ -91,7 +91,7 @@ async fn answer_is_streamed_and_assembled() {
     let call = Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input };
     assert_eq!(answer.content, [Block::text("On it, über alles."), call], "{expected:?}");
     assert_eq!(answer.stop, StopReason::ToolUse);
-    let usage = Usage { input_tokens: 100, output_tokens: 9, cache_read_tokens: 40, cache_write_tokens: 0 };
+    let usage = Usage { input_tokens: 1_000, output_tokens: 30, cache_read_tokens: 400, cache_write_tokens: 0 };
     assert_eq!(answer.usage, Some(usage));
     let texts = listener.texts.lock().unwrap().clone();
     assert_eq!((texts.len(), texts.concat().as_str()), (4, "On it, über alles."));

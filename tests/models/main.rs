@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure must stop the test")]
 
 mod answers;
+mod budgets;
 mod failures;
 mod outages;
 

@@ -120,8 +120,11 @@ async fn lead_and_two_teammates_complete_goal() {
     assert!(both(&output).contains("All four are done."), "{}", both(&output));
     let finished = logged(&workspace, "turn_finished");
     assert!(finished.len() >= 10, "{finished:?}");
-    assert!(finished.iter().all(|event| event["input_tokens"] == 100 && event["output_tokens"] == 9), "{finished:?}");
-    assert!(finished.iter().all(|event| event["cache_read_tokens"] == 40), "{finished:?}");
+    assert!(
+        finished.iter().all(|event| event["input_tokens"] == 1_000 && event["output_tokens"] == 30),
+        "{finished:?}"
+    );
+    assert!(finished.iter().all(|event| event["cache_read_tokens"] == 400), "{finished:?}");
     for request in server.requests() {
         assert_eq!(request.body["model"], "m-1");
         assert_eq!(request.header("x-api-key"), None, "no key is set, and none is needed");
@@ -276,7 +279,7 @@ async fn usage_beyond_the_request_spends_no_budget() {
     let server = Server::start(|request, count| {
         let reply = |parts: &[Part]| {
             let stop = if matches!(parts, [Part::Text(_)]) { "end_turn" } else { "tool_use" };
-            events(parts, stop).replace("\"input_tokens\":100", &format!("\"input_tokens\":{}", 1_u64 << 63))
+            events(parts, stop).replace("\"input_tokens\":1000", &format!("\"input_tokens\":{}", 1_u64 << 63))
         };
         if count == 0 {
             let whole = reply(&[text("Well.")]);

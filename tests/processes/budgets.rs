@@ -5,12 +5,12 @@ use serde_json::Value;
 use crate::testkit::process::wait_until;
 use crate::testkit::workspace::TestWorkspace;
 
-/// A model that uses 1,000 tokens for each answer, and completes a task with its first answer.
+/// A model that uses 3,000 tokens for each answer, and completes a task with its first answer.
 const SCRIPT: &str = r#"{
   "task": [
     { "say": "On it.", "call": [{ "tool": "task_update", "input": { "task_id": "{{task}}", "status": "completed", "result": "done" } }],
-      "usage": { "input_tokens": 950, "output_tokens": 50 } },
-    { "say": "Next.", "usage": { "input_tokens": 950, "output_tokens": 50 } }
+      "usage": { "input_tokens": 2950, "output_tokens": 50 } },
+    { "say": "Next.", "usage": { "input_tokens": 2950, "output_tokens": 50 } }
   ]
 }"#;
 
@@ -42,14 +42,14 @@ fn cost(workspace: &TestWorkspace) -> Value {
 
 #[test]
 fn spent_budget_exits_3_and_larger_one_continues() {
-    // The reservation adds the most that one more request can use.
-    let workspace = workspace(SCRIPT, 8_000);
+    // The first request is reserved at one token a byte: about 12,000.
+    let workspace = workspace(SCRIPT, 17_000);
     let run = workspace.run(&["run"]);
     assert_eq!(run.code, Some(3), "{run:?}");
-    assert!(run.out.contains("The budget of 8000 tokens is spent"), "{run:?}");
+    assert!(run.out.contains("The budget of 17000 tokens is spent"), "{run:?}");
     assert!(run.err.contains("brigade cost --reset"), "{run:?}");
     let used = cost(&workspace)["tokens"].as_u64().unwrap();
-    assert!((2_000..=8_000).contains(&used) && used.is_multiple_of(1_000), "{used}");
+    assert!((2_000..=17_000).contains(&used) && used.is_multiple_of(1_000), "{used}");
     let tasks = workspace.tasks();
     let is_free = |task: &Value| task["status"] == "pending" && task["owner"].is_null() && task["failures"].is_null();
     assert!(tasks.iter().all(|task| task["status"] == "completed" || is_free(task)), "{tasks:?}");

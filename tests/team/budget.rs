@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use brigade::domain::budget::{Budget, Price, Prices};
 use brigade::domain::event::EventKind;
@@ -31,7 +32,7 @@ async fn crew(tokens: u64, served: &Arc<AtomicU64>) -> TestTeam {
         harness.set_model_fn(who, move |request, _| {
             served.fetch_add(USED.total(), Ordering::Relaxed);
             async move {
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 using(diligent(&request), USED)
             }
         });
@@ -49,14 +50,14 @@ async fn used(harness: &TestTeam) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn budget_is_never_exceeded_and_run_can_continue() {
     let served = Arc::new(AtomicU64::new(0));
-    let mut harness = crew(8_000, &served).await;
+    let mut harness = crew(17_000, &served).await;
     let outcome = harness.run_once().await;
     assert_eq!(outcome.end, TeamEnd::BudgetSpent, "{}", harness.event_lines());
     let trouble = outcome.error.unwrap();
-    assert!(trouble.starts_with("The budget of 8000 tokens is spent: "), "{trouble}");
+    assert!(trouble.starts_with("The budget of 17000 tokens is spent: "), "{trouble}");
     let spent = used(&harness).await;
     assert_eq!(spent, served.load(Ordering::Relaxed), "a request is not counted once");
-    assert!((3_000..=8_000).contains(&spent), "{spent}");
+    assert!((3_000..=17_000).contains(&spent), "{spent}");
     assert_eq!(harness.count(|event| matches!(event, EventKind::BudgetSpent { .. })), 1);
     let done = outcome.task_counts.completed;
     assert!(
@@ -71,7 +72,7 @@ async fn budget_is_never_exceeded_and_run_can_continue() {
     }
     let state = harness.stores.state.read().await.unwrap().unwrap();
     assert_eq!((state.desired, state.current, &state.set_by), (Mode::Pause, Mode::Pause, &SetBy::Brigade));
-    assert!(state.note.contains("budget of 8000 tokens"), "{}", state.note);
+    assert!(state.note.contains("budget of 17000 tokens"), "{}", state.note);
 
     // The same budget: no task is started.
     let outcome = harness.run_once().await;
@@ -96,7 +97,32 @@ async fn requests_wait_when_budget_fits_only_some() {
         ["alice", "bob", "carol"].iter().flat_map(|who| harness.sent_by(who)).map(|sent| sent.at).collect();
     times.sort();
     // Each takes 100 ms: of three in a row, the third one began after the end of the first.
-    assert!(times.windows(3).all(|three| three[2] - three[0] >= std::time::Duration::from_millis(100)), "{times:?}");
+    assert!(times.windows(3).all(|three| three[2] - three[0] >= Duration::from_millis(100)), "{times:?}");
+    harness.check_invariants().await;
+}
+
+/// The budget pays for a request in progress, so its answer is awaited, longer than other work at a stop.
+#[tokio::test(start_paused = true)]
+async fn open_request_is_awaited_when_budget_is_spent() {
+    let served = Arc::new(AtomicU64::new(0));
+    // Carol's first request waits, until the others leave too little for it.
+    let mut harness = crew(17_000, &served).await;
+    harness.spec.limits.stop_timeout = Duration::from_secs(5);
+    let counter = Arc::clone(&served);
+    harness.set_model_fn("bob", move |request, count| {
+        counter.fetch_add(USED.total(), Ordering::Relaxed);
+        async move {
+            // Alice goes on during his second request.
+            tokio::time::sleep(Duration::from_secs(if count == 1 { 60 } else { 0 })).await;
+            using(diligent(&request), USED)
+        }
+    });
+    let outcome = harness.run_once().await;
+    assert_eq!(outcome.end, TeamEnd::BudgetSpent);
+    let book = harness.stores.ledger.read().await.unwrap();
+    let unconfirmed: u64 = book.spent().values().map(|spend| spend.unconfirmed).sum();
+    assert_eq!((unconfirmed, used(&harness).await), (0, served.load(Ordering::Relaxed)));
+    assert_eq!((harness.sent_by("bob").len(), harness.sent_by("carol").len()), (2, 0));
     harness.check_invariants().await;
 }
 

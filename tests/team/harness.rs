@@ -100,6 +100,10 @@ struct FnModel {
 
 #[async_trait]
 impl ModelClient for FnModel {
+    fn has_server(&self) -> bool {
+        false
+    }
+
     async fn request(&self, request: ModelRequest, _: &dyn Listener) -> ModelResult {
         let count = {
             let mut sent = lock(&self.sent);

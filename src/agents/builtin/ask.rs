@@ -72,11 +72,7 @@ impl Turn<'_> {
     }
 
     async fn request_answer(&self, prefix: &RequestPrefix, messages: &MessageList) -> Result<ModelResponse, ToolError> {
-        let input_tokens = messages.size().estimate(prefix.bytes);
-        let response = self
-            .send(prefix, messages.to_request(Vec::new()), RequestPurpose::Question, self.max_usage_of(input_tokens))
-            .await;
-        match response {
+        match self.send(prefix, messages.to_request(Vec::new()), RequestPurpose::Question).await {
             Ok(response) => Ok(response),
             Err(RequestFailure::Aborted) => Err(interrupted()),
             Err(RequestFailure::BudgetSpent(spent)) => Err(ToolError::Recoverable(spent.to_string())),

@@ -66,10 +66,9 @@ impl Turn<'_> {
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let max_usage = self.max_usage(self.host.services.spec.prompts.compact.len());
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
-            let response = self.send(&self.agent.prefix, Arc::clone(&messages), purpose, max_usage).await?;
+            let response = self.send(&self.agent.prefix, Arc::clone(&messages), purpose).await?;
             let has_calls = response.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
             summary = response.content.into_iter().find_map(|block| match block {
                 Block::Text { text } if !text.trim().is_empty() => Some(text),

@@ -1,7 +1,6 @@
-//! Sizes of requests: the model's context window, the limit for compaction, and the most a request can use.
+//! Sizes of requests: the model's context window, the limit for compaction, and the limit of an answer.
 
 use super::Turn;
-use crate::domain::transcript::Usage;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_DEFAULT_TOKENS: u64 = 128_000;
@@ -32,16 +31,6 @@ impl Turn<'_> {
     /// Returns true if the context must be compacted. A context of few messages is not, because that would not make it smaller.
     pub(super) fn must_compact(&self) -> bool {
         !self.host.conversation.is_short() && self.context_tokens() >= self.compact_at_tokens()
-    }
-
-    /// Returns the most that a request can use with this context and `more_bytes` after it. Each of these bytes counts as a token.
-    pub(super) fn max_usage(&self, more_bytes: usize) -> Usage {
-        self.max_usage_of(self.context_tokens() + more_bytes as u64)
-    }
-
-    /// Returns the most that a request with this number of input tokens can use.
-    pub(super) fn max_usage_of(&self, input_tokens: u64) -> Usage {
-        Usage { input_tokens, output_tokens: u64::from(self.output_tokens_max()), ..Usage::default() }
     }
 
     /// Estimates the context's size in tokens.

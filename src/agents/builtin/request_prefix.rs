@@ -1,8 +1,14 @@
 //! The beginning of all requests of one context: system prompt and tools. It never changes, so providers find it in their caches.
+//!
+//! It also knows the most input tokens that a request can use. A server's report is exact for the beginning of the next request. Each
+//! byte after it can be a token.
 
 use std::sync::Arc;
 
-use crate::ports::ToolSpec;
+use parking_lot::Mutex;
+
+use crate::domain::transcript::Usage;
+use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_body_bytes};
 use crate::tools::Tool;
 
 /// The system prompt and the tools of the requests of a context.
@@ -14,6 +20,14 @@ pub(super) struct RequestPrefix {
     tools: Vec<Arc<dyn Tool>>,
     /// The size of all this, in bytes.
     pub bytes: u64,
+    /// The last request with a plausible report of its usage.
+    reported: Mutex<Option<ReportedRequest>>,
+}
+
+/// A request, and the input tokens that its server reported.
+struct ReportedRequest {
+    messages: Arc<[Arc<ChatMessage>]>,
+    input_tokens: u64,
 }
 
 impl RequestPrefix {
@@ -22,7 +36,24 @@ impl RequestPrefix {
         let tool_bytes =
             |tool: &ToolSpec| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len();
         let bytes = system_prompt.len() + tool_specs.iter().map(tool_bytes).sum::<usize>();
-        Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64 }
+        Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64, reported: Mutex::default() }
+    }
+
+    /// Returns the most input tokens that the server can count for a request with this prefix.
+    pub fn input_tokens_max(&self, request: &ModelRequest) -> u64 {
+        let since_report = self.reported.lock().as_ref().and_then(|reported| {
+            bytes_after(&reported.messages, &request.messages).map(|bytes| reported.input_tokens + bytes)
+        });
+        since_report.unwrap_or_else(|| request.input_tokens_max())
+    }
+
+    /// Records a plausible report of the usage of a request with this prefix. Requests for summaries end with an instruction that the
+    /// next request does not have, so they are no beginning of it.
+    pub fn record_usage(&self, request: &ModelRequest, usage: Usage) {
+        if !request.is_for_summary() {
+            let input_tokens = usage.total_input();
+            *self.reported.lock() = Some(ReportedRequest { messages: Arc::clone(&request.messages), input_tokens });
+        }
     }
 
     /// Creates a prefix with the tools whose names `is_chosen` accepts.
@@ -46,5 +77,65 @@ impl RequestPrefix {
     /// Returns true if it has this tool.
     pub fn has_tool(&self, name: &str) -> bool {
         self.tool_specs.iter().any(|spec| spec.name == name)
+    }
+}
+
+/// Returns the most bytes that follow `start` in the body of a request with these messages; `None` if they do not begin with `start`.
+fn bytes_after(start: &[Arc<ChatMessage>], messages: &[Arc<ChatMessage>]) -> Option<u64> {
+    let (last, before) = start.split_last()?;
+    let (same, rest) = messages.split_at_checked(before.len())?;
+    let (grown, added) = rest.split_first()?;
+    let is_same = |(one, other): (&Arc<ChatMessage>, &Arc<ChatMessage>)| Arc::ptr_eq(one, other) || one == other;
+    if !before.iter().zip(same).all(is_same) || grown.role != last.role {
+        return None;
+    }
+    let new_blocks = grown.content.strip_prefix(last.content.as_slice())?;
+    Some(blocks_body_bytes(new_blocks) + added.iter().map(|message| message.body_bytes()).sum::<u64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::transcript::{Block, Role};
+    use proptest::prelude::*;
+
+    fn message(role: Role, texts: &[String]) -> Arc<ChatMessage> {
+        Arc::new(ChatMessage { role, content: texts.iter().map(Block::text).collect() })
+    }
+
+    fn messages(texts: &[Vec<String>]) -> Vec<Arc<ChatMessage>> {
+        let role = |index: usize| if index.is_multiple_of(2) { Role::User } else { Role::Assistant };
+        texts.iter().enumerate().map(|(index, texts)| message(role(index), texts)).collect()
+    }
+
+    fn body_bytes(messages: &[Arc<ChatMessage>]) -> u64 {
+        messages.iter().map(|message| message.body_bytes()).sum()
+    }
+
+    #[test]
+    fn changed_beginning_has_no_report() {
+        let [a, b, c] = ["a", "b", "c"].map(|text| vec![text.to_owned()]);
+        let start = messages(&[a.clone(), b.clone()]);
+        assert_eq!(bytes_after(&start, &messages(&[a.clone(), c.clone()])), None);
+        assert_eq!(bytes_after(&start, &messages(&[c.clone(), b.clone(), a.clone()])), None);
+        assert_eq!(bytes_after(&start, &start[..1]), None);
+        assert_eq!(bytes_after(&[], &start), None);
+        assert!(bytes_after(&start, &messages(&[a, b, c])).is_some());
+    }
+
+    proptest! {
+        /// A body is as long as its beginning and the bytes after it.
+        #[test]
+        fn bytes_after_beginning_complete_body(
+            texts in proptest::collection::vec(proptest::collection::vec(".{0,9}", 1..4), 1..5), cut in 0usize..9,
+        ) {
+            let whole = messages(&texts);
+            let mut start = texts.clone();
+            start.truncate(1 + cut / 3);
+            let last = start.last_mut().unwrap();
+            last.truncate(1 + cut % 3);
+            let start = messages(&start);
+            prop_assert_eq!(bytes_after(&start, &whole), Some(body_bytes(&whole) - body_bytes(&start)));
+        }
     }
 }

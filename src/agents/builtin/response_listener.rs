@@ -1,7 +1,8 @@
-//! Receives a model's answer while it is streamed.
+//! Receives a model's answer while it is streamed, and checks the usage that its server reports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::domain::budget::{UsageFault, is_below_text};
 use crate::domain::transcript::Usage;
 use crate::ports::{Listener, ModelRequest};
 use crate::run::budget::Reservation;
@@ -18,6 +19,8 @@ pub struct ResponseListener<'a> {
     pub output: Option<&'a OutputBroadcast>,
     /// The request's reservation.
     pub reservation: &'a Reservation,
+    /// True if a server reports the usage, so that it can be wrong.
+    pub has_server: bool,
     /// True after the first part of the answer.
     pub has_received: AtomicBool,
 }
@@ -28,6 +31,18 @@ impl ResponseListener<'_> {
         if let Some(output) = self.output {
             output.publish(&self.request.teammate, event);
         }
+    }
+
+    /// Returns the usage at the end of an answer of this many bytes of text, if it can be true. Otherwise, the request counts as its
+    /// maximum.
+    pub fn checked(&self, usage: Usage, answer_bytes: u64) -> Option<Usage> {
+        self.on_usage(usage);
+        let is_below = is_below_text(usage.total_input(), self.request.text_bytes())
+            || is_below_text(usage.output_tokens, answer_bytes);
+        if self.has_server && is_below {
+            self.reservation.mark_misreported(UsageFault::BelowText);
+        }
+        self.reservation.usage_fault().is_none().then_some(usage)
     }
 }
 
@@ -49,11 +64,10 @@ impl Listener for ResponseListener<'_> {
 
     fn on_usage(&self, usage: Usage) {
         self.has_received.store(true, Ordering::Relaxed);
-        let is_possible = self.request.can_have_used(usage);
-        if is_possible {
-            self.reservation.record_usage(usage);
+        if self.has_server && !self.request.can_have_used(usage) {
+            self.reservation.mark_misreported(UsageFault::AboveRequest);
         } else {
-            self.reservation.mark_misreported();
+            self.reservation.record_usage(usage);
         }
     }
 

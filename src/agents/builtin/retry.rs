@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use super::Turn;
 use super::response_listener::ResponseListener;
 use crate::agents::turn_control::StopLevel;
+use crate::domain::budget::UsageFault;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::{duration, exponential_backoff};
-use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse, RequestPurpose};
+use crate::ports::{ModelError, ModelRequest, ModelResponse, RequestPurpose};
 use crate::run::budget::{BudgetError, BudgetSpent};
 use crate::run::progress::Activity;
 use crate::run::stream::StreamEvent;
@@ -42,22 +43,18 @@ pub enum RequestFailure {
 }
 
 impl Turn<'_> {
-    /// Sends `request`, which can use at most `max_usage`. Repeats it after temporary errors, up to the team's limit. Each request
+    /// Sends `request`, which can use at most `most`. Repeats it after temporary errors, up to the team's limit. Each request
     /// reserves budget.
     ///
     /// # Errors
     /// [`RequestFailure`]: there is no answer.
-    pub(super) async fn request(
-        &self,
-        request: &ModelRequest,
-        max_usage: Usage,
-    ) -> Result<ModelResponse, RequestFailure> {
+    pub(super) async fn request(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
         let limits = &self.host.services.spec.limits;
         let outage_limit = limits.model.outage_limit();
         let started = Instant::now();
         let mut retries = 0;
         loop {
-            let (message, retry_after) = match self.request_once(request, max_usage).await {
+            let (message, retry_after) = match self.request_once(request, most).await {
                 Err(RequestFailure::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
                 Err(RequestFailure::Model(ModelError::NoServer(message))) if outage_limit.is_none() => (message, None),
                 outcome => return outcome,
@@ -92,8 +89,8 @@ impl Turn<'_> {
         }
     }
 
-    async fn request_once(&self, request: &ModelRequest, max_usage: Usage) -> Result<ModelResponse, RequestFailure> {
-        let reservation = match self.host.reserve_budget(&request.model, max_usage).await {
+    async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
+        let reservation = match self.host.reserve_budget(&request.model, most).await {
             Some(Ok(reservation)) => reservation,
             Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent)),
             Some(Err(error @ BudgetError::Unrecorded(_))) => {
@@ -112,6 +109,7 @@ impl Turn<'_> {
             progress: &self.host.progress,
             output: output_stream,
             reservation: &reservation,
+            has_server: self.agent.model.has_server(),
             has_received: false.into(),
         };
         listener.publish(StreamEvent::Started);
@@ -122,38 +120,31 @@ impl Turn<'_> {
             () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
         let outcome = outcome.map(|response| {
-            response.usage.inspect(|usage| listener.on_usage(*usage));
-            ModelResponse { usage: response.usage.filter(|usage| request.can_have_used(*usage)), ..response }
+            listener.publish(StreamEvent::Ended);
+            let bytes = response.content.iter().map(block_bytes).sum();
+            let usage = response.usage.and_then(|usage| listener.checked(usage, bytes as u64));
+            reservation.record_answer(usage, bytes);
+            ModelResponse { usage, ..response }
         });
-        if reservation.is_misreported() {
-            self.warn_of_misreport(&request.model);
+        if let Some(fault) = reservation.usage_fault() {
+            self.warn_of_misreport(&request.model, fault);
         }
-        match outcome {
-            Ok(response) => {
-                listener.publish(StreamEvent::Ended);
-                let bytes = response.content.iter().map(block_bytes).sum();
-                reservation.record_answer(response.usage, bytes);
-                Ok(response)
-            }
-            Err(error) => Err(RequestFailure::Model(error)),
-        }
+        outcome.map_err(RequestFailure::Model)
     }
 
-    /// Warns once of a provider that reports impossible usage.
-    fn warn_of_misreport(&self, model: &str) {
+    /// Warns once of a server that reports wrong usage.
+    fn warn_of_misreport(&self, model: &str, fault: UsageFault) {
         if !self.agent.has_warned_of_misreport.swap(true, Ordering::Relaxed) {
-            let text = format!(
-                "the server of {model} reports more tokens than the request can use; such requests count as their maximum"
-            );
+            let text = format!("the server of {model} reports {fault}; such requests count as their maximum");
             self.host.services.events.warn(self.host.name(), text);
         }
     }
 
     /// Waits until the turn must not start anything new. If a part of the answer has arrived, this waits forever, so that the answer
-    /// is received completely.
+    /// is received completely. A spent budget has paid for the request, so the answer is received then too.
     async fn wait_for_stop(&self, listener: &ResponseListener<'_>) {
         self.host.turn_control.wait_for_level(StopLevel::FinishTurn).await;
-        if listener.has_received.load(Ordering::Relaxed) {
+        if listener.has_received.load(Ordering::Relaxed) || self.host.services.budget.spent().is_some() {
             std::future::pending::<()>().await;
         }
     }

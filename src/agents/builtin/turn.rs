@@ -77,16 +77,15 @@ impl Turn<'_> {
     /// Sends the context to the model.
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let messages = self.host.conversation.messages();
-        self.send(&self.agent.prefix, messages, RequestPurpose::Turn, self.max_usage(0)).await
+        self.send(&self.agent.prefix, messages, RequestPurpose::Turn).await
     }
 
-    /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
+    /// Sends a request, with retries, and records its start, its end and its reported usage.
     pub(super) async fn send(
         &self,
         prefix: &RequestPrefix,
         messages: Arc<[Arc<ChatMessage>]>,
         purpose: RequestPurpose,
-        max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
         let request = ModelRequest {
             teammate: self.host.name().into(),
@@ -101,7 +100,15 @@ impl Turn<'_> {
         };
         self.host.record_request_start();
         let started = Instant::now();
-        let response = self.request(&request, max_usage).await?;
+        let most = Usage {
+            input_tokens: prefix.input_tokens_max(&request),
+            output_tokens: u64::from(request.output_tokens_max),
+            ..Usage::default()
+        };
+        let response = self.request(&request, most).await?;
+        if let Some(usage) = response.usage {
+            prefix.record_usage(&request, usage);
+        }
         self.host.record_request_end(response.usage.unwrap_or_default(), Some(started));
         Ok(response)
     }

@@ -225,7 +225,7 @@ impl Lead {
             self.write_worker_record().await;
             self.report(true).await;
         }
-        self.stop.enforce_deadline(&self.members);
+        self.stop.enforce_deadline(&self.members, self.services.budget.has_open_requests());
         self.session.report_wait(&self.services, &self.board, &self.members);
     }
 
@@ -361,8 +361,8 @@ impl Lead {
         Some(format!("Mail was not read: `brigade inbox {}`.", names.join(", ")))
     }
 
-    /// Ends the team once the budget is spent: nothing new starts, running turns finish within their reservations. A later launch
-    /// with a larger budget continues.
+    /// Ends the team once the budget is spent: nothing new starts, and open requests get their answers, because they are paid for. A later
+    /// launch with a larger budget continues.
     async fn check_budget(&mut self) {
         if let Some((limit, spent)) = self.services.budget.take_low() {
             self.services.events.record(EventKind::BudgetLow { limit, spent });
@@ -373,6 +373,7 @@ impl Lead {
         }
         self.services.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
         self.stop_members(TeamEnd::BudgetSpent);
+        self.stop.extend_for_requests(self.services.spec.limits.model.answer_timeout);
         if self.steering.desired != Mode::Pause {
             self.end_mode(self.steering.desired, &spent.state_note().to_file_text()).await;
         }

@@ -24,6 +24,8 @@ struct StopInProgress {
     end: TeamEnd,
     /// The time at which running turns are aborted.
     abort_at: Instant,
+    /// The same, while requests are open whose budget is reserved.
+    abort_requests_at: Instant,
 }
 
 impl Stop {
@@ -51,16 +53,28 @@ impl Stop {
     pub fn begin(&mut self, end: TeamEnd, command: TeammateCommand, within: Duration, members: &mut Supervisor) {
         let abort_at = Instant::now() + within;
         self.in_progress = Some(match self.in_progress {
-            Some(stop) => StopInProgress { end: stop.end, abort_at: stop.abort_at.min(abort_at) },
-            None => StopInProgress { end, abort_at },
+            Some(stop) => StopInProgress {
+                end: stop.end,
+                abort_at: stop.abort_at.min(abort_at),
+                abort_requests_at: stop.abort_requests_at.min(abort_at),
+            },
+            None => StopInProgress { end, abort_at, abort_requests_at: abort_at },
         });
         members.set_work_gates(WorkGates::default());
         members.by_name.values_mut().for_each(|member| member.stop(command.clone()));
     }
 
+    /// Gives open requests this much more time.
+    pub fn extend_for_requests(&mut self, more: Duration) {
+        if let Some(stop) = &mut self.in_progress {
+            stop.abort_requests_at += more;
+        }
+    }
+
     /// Aborts members that did not stop in time.
-    pub fn enforce_deadline(&self, members: &Supervisor) {
-        let Some(StopInProgress { abort_at, .. }) = self.in_progress else { return };
+    pub fn enforce_deadline(&self, members: &Supervisor, has_open_requests: bool) {
+        let Some(stop) = self.in_progress else { return };
+        let abort_at = if has_open_requests { stop.abort_requests_at } else { stop.abort_at };
         let now = Instant::now();
         if now < abort_at {
             return;
