@@ -51,7 +51,7 @@ pub fn start_with(script: &str, settings: &str, variables: &[(&str, &str)]) -> (
     (workspace, run)
 }
 
-/// Asserts that the run ended with this code and these words, and that it counted neither failures nor tokens.
+/// Asserts that the run ended with this code and these words, and that it counted no failures.
 pub fn assert_ended(workspace: &TestWorkspace, run: &mut Process, code: i32, words: &str) {
     let ended = run.code();
     let printed = run.output_so_far();
@@ -60,8 +60,11 @@ pub fn assert_ended(workspace: &TestWorkspace, run: &mut Process, code: i32, wor
     assert!(printed.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
     let task = workspace.task(1);
     assert!(task.get("failures").is_none_or(|failures| failures == 0), "{task}");
-    assert_eq!(workspace.json(&["cost"])["tokens"], 0);
     workspace.assert_nothing_is_left_running();
+}
+
+fn tokens(workspace: &TestWorkspace) -> Value {
+    workspace.json(&["cost"])["tokens"].clone()
 }
 
 #[test]
@@ -69,6 +72,7 @@ fn program_that_dies_ends_run_without_usage() {
     for script in ["echo broken; exit 3".to_owned(), format!("{ACCEPT}; read -r prompt; echo broken; exit 3")] {
         let (workspace, mut run) = start(&script);
         assert_ended(&workspace, &mut run, 5, "Claude Code ended: broken");
+        assert_eq!(tokens(&workspace), 0);
     }
 }
 
@@ -111,9 +115,29 @@ fn usage_in_result_after_report_is_counted() {
     let code = run.code();
     println!("{}", run.output_so_far());
     check_task(&workspace, code);
-    assert_eq!(workspace.json(&["cost"])["tokens"], 149);
+    assert_eq!(tokens(&workspace), 149);
     assert!(run.output_so_far().contains(", 149 tokens)"));
     workspace.assert_nothing_is_left_running();
+}
+
+/// An agent that reports 0 or 10^18 tokens is not believed: each of its requests counts as its maximum, and one warning says so.
+#[test]
+fn impossible_usage_of_agent_counts_as_maximum() {
+    for (tokens_reported, words) in [
+        ("0", "reports a usage lower than expected"),
+        ("1000000000000000000", "reports more tokens than the request can use"),
+    ] {
+        let one = |id: &str| request(id).replace(":100}", &format!(":{tokens_reported}}}"));
+        let rest = report_and_use_149_tokens().replace(":149}", &format!(":{tokens_reported}}}"));
+        let script = format!("{ACCEPT}; read -r prompt; {}; {}; {rest}", one("a"), one("b"));
+        let (workspace, mut run) = start_with(&script, "[teams.crew.budget]\ntokens = 1000000", &[]);
+        let code = run.code();
+        println!("{}", run.output_so_far());
+        check_task(&workspace, code);
+        assert_eq!(run.output_so_far().matches(words).count(), 1, "{words}");
+        let counted = tokens(&workspace).as_u64().unwrap();
+        assert!((2 * 82_000..4 * 82_000).contains(&counted), "{counted}");
+    }
 }
 
 /// The total of a resumed process starts at zero, as it says when it is asked. So its first result shows the request without events.
@@ -135,7 +159,7 @@ fn usage_in_first_result_after_resume_is_counted() {
     let code = run.code();
     println!("{}", run.output_so_far());
     check_task(&workspace, code);
-    assert_eq!(workspace.json(&["cost"])["tokens"], 100 + 149);
+    assert_eq!(tokens(&workspace), 100 + 149);
     workspace.assert_nothing_is_left_running();
 }
 
@@ -144,6 +168,7 @@ fn missing_login_ends_run_at_start() {
     let result = "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":true,\"result\":\"Please run /login\"}";
     let (workspace, mut run) = start(&format!("read -r line; echo '{result}'; sleep 60"));
     assert_ended(&workspace, &mut run, 2, "Please run /login");
+    assert_eq!(tokens(&workspace), 0);
 }
 
 /// The team that `brigade init` writes, with a program `claude` in `PATH`.

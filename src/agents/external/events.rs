@@ -14,11 +14,13 @@ use super::{AgentState, Turn};
 use crate::agents::host::{ABORTED, elapsed_ms};
 use crate::agents::permissions::CallNotMade;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
+use crate::domain::budget::UsageFault;
 use crate::domain::event::EventKind;
 use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::PhaseEvent;
 use crate::domain::shell_blocks;
 use crate::domain::transcript::{Block, Usage};
+use crate::run::budget::Reservation;
 use crate::run::stream::StreamEvent;
 use crate::tools::{ToolEffect, ToolOutput, sanitized_text};
 
@@ -132,19 +134,42 @@ impl Turn<'_> {
         self.reserve_budget().await.map(|outcome| vec![outcome])
     }
 
-    fn end_request(&mut self, usage: Usage) {
+    fn end_request(&mut self, reported: Usage) {
         self.agent.ends_in_a_row = 0;
+        let fault = self.running.usage.request_fault(reported);
+        let usage = if fault.is_some() { Usage::default() } else { reported };
         let running = &mut *self.running;
         running.usage.record_request(usage);
-        running.request.context_tokens = usage.total();
         let started = running.request.started.take();
-        match running.request.reservation.take() {
-            Some(reservation) => reservation.record_answer(Some(usage), 0),
+        let reservation = running.request.reservation.take();
+        match (fault, reservation) {
+            (Some(fault), reservation) => self.count_as_maximum(fault, reservation),
+            (None, Some(reservation)) => reservation.record_answer(Some(usage), 0),
             // The agent began it after the budget was spent.
-            None => self.record_usage(usage),
+            (None, None) => self.record_usage(usage),
+        }
+        if fault.is_none() {
+            self.running.request.context_tokens = usage.total();
         }
         self.publish(StreamEvent::Ended);
         self.host.record_request_end(usage, started);
+    }
+
+    /// Counts a request with wrong usage as the most that it can use, and warns once.
+    fn count_as_maximum(&mut self, fault: UsageFault, reservation: Option<Reservation>) {
+        match reservation {
+            Some(reservation) => reservation.mark_misreported(fault),
+            None => self.record_usage(self.request_max()),
+        }
+        self.warn_of_misreport(fault);
+    }
+
+    fn warn_of_misreport(&mut self, fault: UsageFault) {
+        if !std::mem::replace(&mut self.agent.has_warned_of_misreport, true) {
+            let name = self.agent.program.name();
+            let text = format!("{name} reports {fault}; such requests count as their maximum");
+            self.host.services.events.warn(self.host.name(), text);
+        }
     }
 
     async fn record_result(&mut self, call_id: String, text: &str, is_error: bool) -> Result<(), AgentError> {
@@ -320,7 +345,7 @@ impl Turn<'_> {
     async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<ReportedUsage>) -> TurnEnd {
         if failure.is_none() && !self.has_taken_prompt().await {
             // The agent has ended a turn that it began by itself, such as after a background command.
-            self.count_unreported(usage);
+            self.count_unreported(usage, false);
             return None;
         }
         self.record_aborted_tools();
@@ -329,7 +354,7 @@ impl Turn<'_> {
         if failure.is_some() {
             self.decline_request();
         }
-        self.count_unreported(usage);
+        self.count_unreported(usage, failure.is_none());
         Some(vec![match failure {
             None => TurnOutcome::Event(PhaseEvent::WorkEnded),
             Some(failure) => self.agent.outcome_of(failure, self.host),
@@ -358,19 +383,23 @@ impl Turn<'_> {
         }
     }
 
-    /// Counts the usage of requests that had no events, such as those for titles.
-    fn count_unreported(&mut self, reported: Option<ReportedUsage>) {
+    /// Counts the usage of requests that had no events, such as those for titles. `has_answer` is true if the agent answered its prompt.
+    fn count_unreported(&mut self, reported: Option<ReportedUsage>, has_answer: bool) {
         let running = &mut *self.running;
         // A request that was cut off counts by the reported usage. If that does not show it, it counts as its maximum.
         let cut_off = running.request.reservation.take();
+        let has_started = running.request.started.is_some();
         let Some(reported) = reported else { return };
         let shows_request = running.usage.shows_uncounted(reported);
         let rest = running.usage.take_uncounted(reported);
-        match cut_off {
-            Some(_) if !shows_request && running.request.started.is_some() => {}
-            Some(reservation) => reservation.record_answer(Some(rest), 0),
-            None if rest.total() > 0 => self.record_usage(rest),
-            None => {}
+        let fault = if shows_request { running.usage.rest_fault(rest, has_answer) } else { None };
+        match (cut_off, fault) {
+            (Some(reservation), Some(fault)) => self.count_as_maximum(fault, Some(reservation)),
+            (None, Some(fault)) => self.warn_of_misreport(fault),
+            (Some(_), None) if !shows_request && has_started => {}
+            (Some(reservation), None) => reservation.record_answer(Some(rest), 0),
+            (None, None) if rest.total() > 0 => self.record_usage(rest),
+            (None, None) => {}
         }
     }
 

@@ -83,6 +83,8 @@ struct AgentState {
     is_identity_due: bool,
     /// True if a session was lost, until the next one has an account of the work.
     needs_recap: bool,
+    /// True after a warning about wrong usage in its reports.
+    has_warned_of_misreport: bool,
 }
 
 impl AgentState {
@@ -102,6 +104,7 @@ impl AgentState {
             session: String::new(),
             is_identity_due: false,
             needs_recap: false,
+            has_warned_of_misreport: false,
         }
     }
 }

@@ -243,6 +243,7 @@ impl Turn<'_> {
         if !std::mem::replace(&mut self.running.has_open_prompt, true) {
             self.running.has_taken_prompt = false;
         }
+        self.running.usage.record_prompt(text.len());
         self.running.connection.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
         Ok(())
     }

@@ -166,9 +166,7 @@ impl Turn<'_> {
         if self.running.request.reservation.is_some() {
             return None;
         }
-        let input_tokens = self.running.request.context_tokens + EXTERNAL_INPUT_TOKENS_MAX;
-        let most = Usage { input_tokens, output_tokens: EXTERNAL_OUTPUT_TOKENS_MAX, ..Usage::default() };
-        match self.host.reserve_budget(self.host.spec.model.usage_name(), most).await {
+        match self.host.reserve_budget(self.host.spec.model.usage_name(), self.request_max()).await {
             Some(Ok(reservation)) => {
                 self.running.request.reservation = Some(reservation);
                 None
@@ -177,6 +175,12 @@ impl Turn<'_> {
             Some(Err(error @ BudgetError::Unrecorded(_))) => Some(temporary_failure(error.to_string())),
             None => Some(TurnOutcome::Aborted),
         }
+    }
+
+    /// Returns the estimated most that the current or next model request can use.
+    pub(super) fn request_max(&self) -> Usage {
+        let input_tokens = self.running.request.context_tokens + EXTERNAL_INPUT_TOKENS_MAX;
+        Usage { input_tokens, output_tokens: EXTERNAL_OUTPUT_TOKENS_MAX, ..Usage::default() }
     }
 
     /// Receives the end of the current model request, so that its usage is known.

@@ -1,6 +1,7 @@
-//! The usage of an agent's process, each token counted once.
+//! The usage of an agent's process, each token counted once. Reports that cannot be true are found.
 
 use super::protocol::ReportedUsage;
+use crate::domain::budget::{EXTERNAL_PROMPT_TOKENS_MAX, EXTERNAL_REQUEST_TOKENS_MAX, UsageFault, is_below_text};
 use crate::domain::transcript::Usage;
 
 /// Compares the usage of the requests that an agent reported one by one with the usage that it reports after its prompts.
@@ -12,11 +13,39 @@ pub(super) struct UsageCounter {
     counted_since_report: Usage,
     /// The usage of the session at the start of the process; `None` until that is known.
     session_at_start: Option<Usage>,
+    /// The bytes of the last prompt. Each request until the next prompt has them.
+    prompt_bytes: u64,
+    /// True if a request ended since the last prompt.
+    has_request: bool,
 }
 
 impl UsageCounter {
+    /// Records that the agent gets a prompt of this many bytes.
+    pub fn record_prompt(&mut self, bytes: usize) {
+        self.prompt_bytes = bytes as u64;
+        self.has_request = false;
+    }
+
+    /// Returns the reason why a request since the last prompt cannot have used this.
+    pub fn request_fault(&self, usage: Usage) -> Option<UsageFault> {
+        let input_tokens = usage.total_input();
+        if usage.total() > EXTERNAL_REQUEST_TOKENS_MAX {
+            return Some(UsageFault::AboveRequest);
+        }
+        (input_tokens == 0 || is_below_text(input_tokens, self.prompt_bytes)).then_some(UsageFault::BelowText)
+    }
+
+    /// Returns the reason why requests without events cannot have used this. `has_answer` is true if the agent answered the prompt.
+    pub fn rest_fault(&self, rest: Usage, has_answer: bool) -> Option<UsageFault> {
+        if rest.total() > EXTERNAL_PROMPT_TOKENS_MAX {
+            return Some(UsageFault::AboveRequest);
+        }
+        if has_answer && !self.has_request { self.request_fault(rest) } else { None }
+    }
+
     /// Counts a request.
     pub fn record_request(&mut self, usage: Usage) {
+        self.has_request = true;
         self.counted = self.counted.plus(usage);
         self.counted_since_report = self.counted_since_report.plus(usage);
     }
@@ -87,5 +116,22 @@ mod tests {
         let mut counter = UsageCounter::default();
         counter.record_request(tokens(100, 20));
         assert_eq!(counter.take_uncounted(ReportedUsage::OfSession(tokens(40, 5))), tokens(0, 0));
+    }
+
+    #[test]
+    fn impossible_reports_are_found() {
+        let mut counter = UsageCounter::default();
+        counter.record_prompt(4_000);
+        assert_eq!(counter.request_fault(tokens(200, 1)), None);
+        for low in [tokens(0, 90), tokens(199, 90)] {
+            assert_eq!(counter.request_fault(low), Some(UsageFault::BelowText), "{low:?}");
+        }
+        let absurd = tokens(1_000_000_000_000_000_000, 5);
+        assert_eq!(counter.request_fault(absurd), Some(UsageFault::AboveRequest));
+        assert_eq!(counter.rest_fault(absurd, false), Some(UsageFault::AboveRequest));
+        assert_eq!(counter.rest_fault(tokens(0, 0), true), Some(UsageFault::BelowText), "no request, but an answer");
+        assert_eq!(counter.rest_fault(tokens(0, 0), false), None);
+        counter.record_request(tokens(200, 1));
+        assert_eq!(counter.rest_fault(tokens(0, 0), true), None, "the request is counted");
     }
 }
