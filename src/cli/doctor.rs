@@ -1,6 +1,7 @@
 //! `brigade doctor`: checks the requirements of a team and prints how to meet them.
 
 mod board;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -104,6 +105,7 @@ impl Doctor {
                 findings.push(check_free_space(&workspace, context));
                 findings.extend(board::check_board(context).await);
                 findings.extend(check_lead(context).await);
+                findings.extend(usage::check_reports(context).await);
             }
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
         }
