@@ -12,7 +12,7 @@ use super::turn_control::{StopLevel, TurnControl};
 use crate::domain::approval::{ApprovalAnswer, PLAN_BYTES_MAX, Request, RequestKind, ReviewSubject};
 use crate::domain::name::{HUMAN, Name, SYSTEM};
 use crate::domain::output::bounded;
-use crate::domain::permission::{PermissionCall, PermissionDecision, ToolKind};
+use crate::domain::permission::{PermissionCall, PermissionDecision};
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
 use crate::service::approvals::{answer_event, new_request_id, send_request, withdraw_permissions};
@@ -62,25 +62,11 @@ pub struct PermissionRequests {
 impl AgentHost {
     /// Asks for permission for a call. `details` says more about it, such as its diff or the agent's reason.
     pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
-        match self.decide(call).await {
+        match self.context.decide(call).await {
             PermissionDecision::Allow => Ok(()),
             PermissionDecision::Deny(reason) => Err(CallNotMade::Refused(reason)),
             PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
         }
-    }
-
-    /// Decides about a call by the rules of the member. Those about a file hold for links to it too.
-    async fn decide(&self, call: &PermissionCall) -> PermissionDecision {
-        let permissions = &self.spec.permissions;
-        let decision = permissions.decide(call);
-        let is_about_path = matches!(call.kind, ToolKind::Read | ToolKind::Edit) && !call.subject.is_empty();
-        if !(is_about_path && permissions.has_rules()) {
-            return decision;
-        }
-        // The file tools refuse a path that leads out of the folder.
-        let Ok(real_path) = self.context.real_path(&call.subject).await else { return decision };
-        let subject = real_path.to_string_lossy().into_owned();
-        decision.stricter(permissions.decide(&PermissionCall { subject, ..call.clone() }))
     }
 
     /// Withdraws the member's permission requests, for which no call waits any more.

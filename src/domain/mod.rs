@@ -22,6 +22,7 @@ pub mod message;
 pub mod name;
 pub mod notification;
 pub mod output;
+pub mod path_pattern;
 pub mod pending_questions;
 pub mod permission;
 pub mod phase;

@@ -233,6 +233,7 @@ impl Supervisor {
                 claim,
                 todos: Arc::default(),
                 attempt_log: AttemptLog::default(),
+                permissions: spec.permissions.clone(),
             },
             working_dir: WorkingDir::new(
                 services.work_folder().to_owned(),

@@ -25,7 +25,8 @@ impl TypedTool for Glob {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let text = FileAccess::of(context).run_blocking(move |workspace| glob(workspace, &self)).await?;
+        let text =
+            FileAccess::of_search(context, Self::NAME).run_blocking(move |workspace| glob(workspace, &self)).await?;
         Ok(ToolOutput::text(text))
     }
 }

@@ -52,7 +52,7 @@ impl TypedTool for Grep {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let mut search = Search::of(&self)?;
         let path = self.path.unwrap_or_else(|| ".".to_owned());
-        let text = FileAccess::of(context).run_blocking(move |workspace| {
+        let text = FileAccess::of_search(context, Self::NAME).run_blocking(move |workspace| {
             let searched_path = resolve_searched(workspace, &path)?;
             let walk_result = walk(workspace, &searched_path, |file| {
                 let relative = file.path.strip_prefix(&searched_path).unwrap_or(file.path);

@@ -48,6 +48,8 @@ use crate::domain::access::PathRule;
 use crate::domain::failure_summary;
 use crate::domain::member_place::ReadOnly;
 use crate::domain::name::Name;
+use crate::domain::path_pattern;
+use crate::domain::permission::{PermissionCall, PermissionDecision, Permissions};
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RosterMember;
 use crate::domain::task_error::TaskError;
@@ -64,7 +66,7 @@ use crate::service::setup::PORT_VARIABLE;
 use crate::service::verify::Verifier;
 use crate::service::{RecordEvent, ServiceError};
 
-use workspace::FileAccess;
+use workspace::{FileAccess, OpenRoot};
 
 pub(crate) use adapter::sanitized_text;
 pub use adapter::{TypedTool, typed};
@@ -241,6 +243,8 @@ pub struct Caller {
     pub todos: Arc<Mutex<String>>,
     /// Records what its agent does in its attempt.
     pub attempt_log: AttemptLog,
+    /// Its rules. Search tools leave out the files that it may not read.
+    pub permissions: Permissions,
 }
 
 /// The folder in which file tools and commands work, and what they may not do there.
@@ -346,19 +350,34 @@ impl ToolContext {
         Ok(agents)
     }
 
+    /// Decides about a call by the rules of the caller. Those about a file hold for each way to write its path, and for links to it.
+    pub async fn decide(&self, call: &PermissionCall) -> PermissionDecision {
+        let permissions = &self.caller.permissions;
+        if !(call.is_about_path() && permissions.has_rules()) {
+            return permissions.decide(call);
+        }
+        let folder = self.working_dir.root.to_string_lossy();
+        // Some programs remove `..` before they follow links, others after it.
+        let paths = [call.subject.clone(), path_pattern::normalised(&call.subject, &folder)];
+        let real_paths = move |workspace: &OpenRoot| {
+            let real_paths = paths.iter().filter_map(|path| workspace.real_path_for_rules(path));
+            Ok(real_paths.map(|path| path.to_string_lossy().into_owned()).collect::<Vec<_>>())
+        };
+        let real_paths = FileAccess::of(self).run_blocking(real_paths).await.unwrap_or_default();
+        permissions.decide_path(call, &real_paths, &folder)
+    }
+
+    /// Returns true if the search tool of another program could show files that the rules hide: some are below the call's path.
+    pub async fn search_would_show_hidden(&self, call: &PermissionCall) -> bool {
+        let path = call.subject.clone();
+        let access = FileAccess::of_search(self, &call.tool);
+        access.run_blocking(move |workspace| Ok(walk::has_hidden_below(workspace, &path))).await.unwrap_or(true)
+    }
+
     /// Returns the path below the caller's folder to which `path` leads, without links.
     ///
     /// # Errors
-    /// As for file tools: it leads out of the folder or to a control file.
-    pub async fn real_path(&self, path: &str) -> Result<PathBuf, ToolError> {
-        let path = path.to_owned();
-        FileAccess::of(self).run_blocking(move |workspace| workspace.resolve(&path)).await
-    }
-
-    /// As [`Self::real_path`], for a path to write.
-    ///
-    /// # Errors
-    /// As [`Self::real_path`], and if the caller may not write files.
+    /// As for file tools: it leads out of the folder or to a control file, or the caller may not write files.
     pub async fn real_path_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
         let path = path.to_owned();
         FileAccess::of(self).run_blocking(move |workspace| workspace.resolve_to_write(&path)).await

@@ -165,10 +165,16 @@ pub fn kind_of(tool: &str) -> ToolKind {
 /// Returns the call for which the rules of a member decide.
 pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
     let kind = kind_of(tool);
+    // A tool takes a number for a text.
+    let text = |field: &str| match &input[field] {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => String::new(),
+    };
     let subject = match kind {
         ToolKind::Other => input.to_string(),
-        ToolKind::Command => input["command"].as_str().unwrap_or_default().to_owned(),
-        _ => input["path"].as_str().unwrap_or_default().to_owned(),
+        ToolKind::Command => text("command"),
+        _ => text("path"),
     };
     PermissionCall { tool: tool.to_owned(), kind, subject }
 }

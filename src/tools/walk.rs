@@ -1,6 +1,6 @@
 //! Walks the files of the workspace for `glob` and `grep`, bounded and in the order of paths.
 //!
-//! It leaves out `.git`, Brigade's control files and the files that git ignores. It names symbolic links and never follows them. Each
+//! It leaves out `.git`, Brigade's control files, the files that git ignores and those that the member may not read. It names symbolic links and never follows them. Each
 //! folder is opened below its open parent, so this also holds for a folder that is exchanged for a link.
 
 use std::io;
@@ -53,26 +53,28 @@ impl WalkedFile<'_> {
 pub(super) struct WalkResult {
     /// False if a limit ended the walk.
     pub is_complete: bool,
-    /// The ignore files that could not be read, with reasons.
+    /// The ignore files that could not be read, with reasons, and a note about hidden files.
     pub notes: Vec<String>,
 }
 
 /// Calls `visit` for every file below `below`, until it returns false. `below` comes from [`OpenRoot::resolve`].
 pub(super) fn walk(workspace: &OpenRoot, below: &Path, visit: impl FnMut(&WalkedFile<'_>) -> bool) -> WalkResult {
-    let path: PathBuf = below.components().filter(|part| *part != std::path::Component::CurDir).collect();
-    let mut walk = Walk {
-        workspace,
-        control_paths: workspace.control_paths(),
-        control_identities: workspace.control_identities(),
-        rules: RuleReader::new(workspace.root()),
-        entries_left: ENTRIES_MAX,
-        ends_at: Instant::now() + TIME_MAX,
-        is_complete: true,
-        visit,
-    };
-    // A folder that is gone, or has become a link, has no files.
-    let _ = walk.start(&path);
-    WalkResult { is_complete: walk.is_complete, notes: walk.rules.notes }
+    let mut walk = Walk::new(workspace, visit);
+    walk.run(below);
+    let mut notes = walk.rules.notes;
+    if walk.has_hidden {
+        notes.push("(files that you may not read are left out)".to_owned());
+    }
+    WalkResult { is_complete: walk.is_complete, notes }
+}
+
+/// Returns true if a rule of the member hides a file below `path`, so that the search tool of another program could show it. Such a tool
+/// may search files that git ignores. A walk that is not complete counts as one that found such a file.
+pub(super) fn has_hidden_below(workspace: &OpenRoot, path: &str) -> bool {
+    let Some(below) = workspace.searched_part(path).filter(|_| workspace.hides_files()) else { return false };
+    let mut walk = Walk { is_for_hidden: true, ..Walk::new(workspace, |_: &WalkedFile<'_>| true) };
+    walk.run(&below);
+    walk.has_hidden || !walk.is_complete
 }
 
 /// Resolves the path of a file or folder to search, and checks that it exists.
@@ -118,11 +120,40 @@ struct Walk<'a, V> {
     entries_left: usize,
     ends_at: Instant,
     is_complete: bool,
+    /// True if a rule of the member hides a file.
+    has_hidden: bool,
+    /// True if the walk ends at the first hidden file, and visits the files that git ignores too.
+    is_for_hidden: bool,
     visit: V,
 }
 
-impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
+impl<'a, V: FnMut(&WalkedFile<'_>) -> bool> Walk<'a, V> {
+    fn new(workspace: &'a OpenRoot, visit: V) -> Self {
+        Self {
+            workspace,
+            control_paths: workspace.control_paths(),
+            control_identities: workspace.control_identities(),
+            rules: RuleReader::new(workspace.root()),
+            entries_left: ENTRIES_MAX,
+            ends_at: Instant::now() + TIME_MAX,
+            is_complete: true,
+            has_hidden: false,
+            is_for_hidden: false,
+            visit,
+        }
+    }
+
+    fn run(&mut self, below: &Path) {
+        let path: PathBuf = below.components().filter(|part| *part != std::path::Component::CurDir).collect();
+        // A folder that is gone, or has become a link, has no files.
+        let _ = self.start(&path);
+    }
+
     fn start(&mut self, path: &Path) -> ControlFlow<()> {
+        if self.workspace.hides(path) {
+            self.has_hidden = true;
+            return ControlFlow::Continue(());
+        }
         // Only ignore files in the searched folder and below it count: a worktree can be in a folder that the repository around
         // it ignores.
         match self.workspace.open_folder(path) {
@@ -161,7 +192,16 @@ impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
             self.entries_left -= 1;
             let path = path.join(&name);
             let is_folder = kind == FileKind::Folder;
-            if name == ".git" || self.control_paths.contains(&path) || rules.exclude(&path, is_folder) {
+            let is_link = kind == FileKind::Link;
+            if self.workspace.hides(&path) || (is_link && self.workspace.hides_target(&path)) {
+                self.has_hidden = true;
+                if self.is_for_hidden {
+                    return ControlFlow::Break(());
+                }
+                continue;
+            }
+            let is_ignored = !self.is_for_hidden && rules.exclude(&path, is_folder);
+            if name == ".git" || self.control_paths.contains(&path) || is_ignored {
                 continue;
             }
             if !is_folder {

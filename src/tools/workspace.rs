@@ -14,6 +14,7 @@ use cap_std::fs::{Dir, MetadataExt as _};
 
 use super::{ToolContext, ToolError};
 use crate::domain::member_place::ReadOnly;
+use crate::domain::permission::HiddenPaths;
 use crate::platform::{FileIdentity, Folder, identity_of};
 
 /// The most symbolic links in a path, as in the kernel.
@@ -25,13 +26,23 @@ pub(super) struct FileAccess {
     root: PathBuf,
     control_files: Arc<[PathBuf]>,
     read_only: Option<ReadOnly>,
+    /// The files that searches leave out.
+    hidden: HiddenPaths,
     /// The longest output of a tool, in bytes.
     pub output_bytes_max: usize,
 }
 
 impl FileAccess {
+    /// The access of a tool that shows one file, and names others only in errors.
     pub(super) fn of(context: &ToolContext) -> Self {
+        Self::of_search(context, "read_file")
+    }
+
+    /// The access of a tool that searches files.
+    pub(super) fn of_search(context: &ToolContext, tool: &str) -> Self {
+        let folder = context.working_dir.root.to_string_lossy();
         Self {
+            hidden: context.caller.permissions.hidden_from(tool, &folder),
             root: context.working_dir.root.clone(),
             control_files: Arc::clone(&context.working_dir.control_files),
             read_only: context.working_dir.read_only,
@@ -97,6 +108,43 @@ impl OpenRoot {
             .map(PathBuf::from)
             .chain(self.access.control_files.iter().cloned())
             .collect()
+    }
+
+    /// Returns true if rules of the member hide files.
+    pub(super) fn hides_files(&self) -> bool {
+        !self.access.hidden.is_empty()
+    }
+
+    /// Returns the part of the workspace that a search of `path` reaches; `None` if it reaches nothing of it.
+    pub(super) fn searched_part(&self, path: &str) -> Option<PathBuf> {
+        let is_above = || {
+            let (root, above) = (self.root().canonicalize().ok()?, self.root().join(path).canonicalize().ok()?);
+            root.starts_with(above).then(PathBuf::new)
+        };
+        self.real_path_for_rules(path).or_else(is_above)
+    }
+
+    /// Returns true if a rule of the member hides the file or folder at this path, which is relative to the workspace.
+    pub(super) fn hides(&self, path: &Path) -> bool {
+        self.hides_files() && self.access.hidden.rule_about(&path.to_string_lossy()).is_some()
+    }
+
+    /// Returns true if a rule hides the place to which a symbolic link leads.
+    pub(super) fn hides_target(&self, link: &Path) -> bool {
+        self.hides_files()
+            && link.to_str().and_then(|link| self.real_path_for_rules(link)).is_some_and(|target| self.hides(&target))
+    }
+
+    /// Returns the path below the workspace to which `path` leads, without links; `None` if it leads out. The last parts need not exist.
+    pub(super) fn real_path_for_rules(&self, path: &str) -> Option<PathBuf> {
+        let path = if path.is_empty() { "." } else { path };
+        let resolve = || self.canonical(&self.relative(path).ok()?, 0).ok();
+        // An agent of another program can also come from outside through a link. A slash at the end changes nothing.
+        let canonicalize = || {
+            let plain: PathBuf = self.root().join(path).components().collect();
+            Some(plain.canonicalize().ok()?.strip_prefix(self.root().canonicalize().ok()?).ok()?.to_owned())
+        };
+        resolve().or_else(canonicalize)
     }
 
     /// The identities of the control files, independent of their names.

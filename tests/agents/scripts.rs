@@ -305,3 +305,31 @@ fn change_through_link_is_refused() {
     let answer = git(&workspace, &["show", "brigade/crew:answer.txt"]);
     assert!(answer.contains("\"deny\"") && answer.contains("is outside the workspace"), "{answer}");
 }
+
+#[test]
+fn agent_reads_no_hidden_file_by_search_or_second_path() {
+    let calls = [
+        hook("PreToolUse", "Read", "{\"file_path\":\"'$PWD'/docs/../secrets/key\"}"),
+        hook("PreToolUse", "Read", "{\"file_path\":\"docs/a\",\"path\":\"secrets/key\"}"),
+        hook("PreToolUse", "Grep", "{\"pattern\":\"x\"}"),
+        hook("PreToolUse", "Grep", "{\"pattern\":\"x\",\"path\":\"docs\"}"),
+    ];
+    let calls = calls.map(|call| format!("{call}; printf '%s\\n' \"$answer\" >> answers.txt"));
+    let script = format!(
+        "{ACCEPT}; read -r prompt; echo hello > hello.txt; mkdir secrets docs; echo x > secrets/key; echo x > docs/a; {}; {}",
+        calls.join("; "),
+        report()
+    );
+    let (workspace, mut run) = start_with(&script, "deny = [\"read_file(secrets/**)\"]", &[]);
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    let answers = git(&workspace, &["show", "brigade/crew:answers.txt"]);
+    let answers: Vec<&str> = answers.lines().collect();
+    for (answer, reason) in answers.iter().zip([
+        "the rule `read_file(secrets/**)` denies it",
+        "takes its path in `file_path`, and this call has `path`",
+        "your rules hide files below this folder",
+    ]) {
+        assert!(answer.contains("\"deny\"") && answer.contains(reason), "{reason}: {answer}");
+    }
+    assert!(answers.len() == 4 && !answers[3].contains("deny"), "{answers:?}");
+}

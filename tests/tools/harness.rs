@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use brigade::domain::access::PathRule;
 use brigade::domain::event::EventKind;
 use brigade::domain::name::Name;
+use brigade::domain::permission::Permissions;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
@@ -146,6 +147,7 @@ fn member(
             claim: receiver,
             todos: Arc::default(),
             attempt_log: AttemptLog::default(),
+            permissions: Permissions::default(),
         },
         stores: stores.clone(),
         work_inspector: None,

@@ -5,7 +5,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use brigade::domain::permission::{
+    PermissionCall, PermissionDecision, PermissionMode, PermissionRule, Permissions, ToolKind,
+};
 use brigade::platform;
+use brigade::tools::ToolContext;
+use brigade::tools::table::permission_call;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -49,6 +54,113 @@ async fn search_notes_ignore_files_that_are_not_plain() {
         ] {
             assert!(text.lines().any(|line| line.contains(file) && line.contains(why)), "{file} {why}: {text}");
         }
+    }
+}
+
+fn rules(texts: &[&str]) -> Vec<PermissionRule> {
+    texts.iter().map(|text| PermissionRule::parse(text).unwrap()).collect()
+}
+
+/// Gives alice these rules.
+fn deny(harness: &mut TestTools, texts: &[&str]) {
+    harness.alice.context.caller.permissions = Permissions { deny: rules(texts), ..Permissions::default() };
+}
+
+async fn is_denied(context: &ToolContext, tool: &str, input: serde_json::Value) -> bool {
+    matches!(context.decide(&permission_call(tool, &input)).await, PermissionDecision::Deny(_))
+}
+
+#[tokio::test]
+async fn search_leaves_out_files_that_may_not_be_read() {
+    let mut harness = harness().await;
+    for path in ["secrets/key", "secrets/deep/key", ".env", "src/a.rs", "src/.env"] {
+        harness.write(path, "token");
+    }
+    std::os::unix::fs::symlink("secrets/key", harness.path("link")).unwrap();
+    std::os::unix::fs::symlink(harness.path("secrets"), harness.path("folder")).unwrap();
+    deny(&mut harness, &["read_file(secrets/**)", "read_file(**/.env)", "read_file(7)"]);
+    let note = "(files that you may not read are left out)";
+    let alice = &harness.alice;
+    assert_eq!(
+        alice.expect_text("grep", json!({ "pattern": "token", "context": 2 })).await.trim_end(),
+        format!("src/a.rs:1:token\n{note}")
+    );
+    assert_eq!(
+        alice.expect_text("grep", json!({ "pattern": "", "files_only": true })).await.trim_end(),
+        format!("src/a.rs\n{note}")
+    );
+    assert_eq!(alice.expect_text("glob", json!({ "pattern": "**" })).await, format!("src/a.rs\n{note}"));
+    let absolute = harness.path("secrets/deep").display().to_string();
+    for path in
+        ["secrets", "secrets/", "./secrets/deep", "src/../secrets/key", "folder", "link", "folder/deep", &absolute]
+    {
+        for tool in ["grep", "glob"] {
+            let input = json!({ "pattern": "*key*", "path": path });
+            assert!(is_denied(&alice.context, tool, input.clone()).await, "{tool} {path}");
+            let shown = alice.call(tool, input).await.map_or_else(|error| error.to_string(), |output| output.text);
+            assert!(!shown.contains("secrets/"), "{tool} {path}: {shown}");
+        }
+        assert!(is_denied(&alice.context, "read_file", json!({ "path": path })).await, "{path}");
+        let edit = json!({ "path": path, "old_text": "x", "new_text": "y" });
+        assert!(is_denied(&alice.context, "edit_file", edit).await, "its errors show parts of the file: {path}");
+    }
+    assert!(is_denied(&alice.context, "read_file", json!({ "path": 7 })).await, "a number is a name too");
+    let missing = alice.expect_refusal("read_file", json!({ "path": "docs/key" })).await;
+    assert!(!missing.contains("secrets"), "{missing}");
+    assert!(!is_denied(&alice.context, "write_file", json!({ "path": "secrets/key", "content": "" })).await);
+    deny(&mut harness, &["grep(src)"]);
+    let globbed = harness.alice.expect_text("glob", json!({ "pattern": "*.rs" })).await;
+    assert_eq!(globbed, "src/a.rs", "a rule about one search tool holds for that tool");
+    assert!(!harness.alice.expect_text("grep", json!({ "pattern": "token" })).await.contains("src/"));
+}
+
+#[tokio::test]
+async fn search_of_other_program_reaches_no_hidden_file() {
+    let mut harness = harness().await;
+    for (path, text) in [("secrets/key", ""), ("src/a.rs", ""), (".gitignore", "secrets\n")] {
+        harness.write(path, text);
+    }
+    let root = harness.folder.path().canonicalize().unwrap();
+    let reached = [root.display().to_string(), root.parent().unwrap().display().to_string()];
+    let call = |path: &str| PermissionCall { tool: "grep".into(), kind: ToolKind::Read, subject: path.into() };
+    assert!(!harness.alice.context.search_would_show_hidden(&call("")).await, "no rule hides a file");
+    deny(&mut harness, &["read_file(secrets/**)"]);
+    for path in ["", ".", "..", "src/..", "secrets", &reached[0], &reached[1]] {
+        assert!(harness.alice.context.search_would_show_hidden(&call(path)).await, "{path}");
+    }
+    for path in ["src", "/proc/self", "missing"] {
+        assert!(!harness.alice.context.search_would_show_hidden(&call(path)).await, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn allow_rule_sees_where_path_leads() {
+    let mut harness = harness().await;
+    for path in ["src/a.rs", "brigade.toml", "docs/x"] {
+        harness.write(path, "text");
+    }
+    std::os::unix::fs::symlink("../docs", harness.path("src/out")).unwrap();
+    let permissions = Permissions { mode: PermissionMode::Ask, allow: rules(&["edit_file(src/**)"]), deny: Vec::new() };
+    harness.alice.context.caller.permissions = permissions;
+    let root = harness.folder.path().display();
+    for (path, is_allowed) in [
+        ("src/a.rs".to_owned(), true),
+        ("./src//new.rs".to_owned(), true),
+        ("docs/../src/a.rs".to_owned(), true),
+        (format!("{root}/src/a.rs"), true),
+        (format!("{root}/docs/.././src/new/"), true),
+        ("src/../brigade.toml".to_owned(), false),
+        (format!("{root}/src/../brigade.toml"), false),
+        ("src/out/x".to_owned(), false),
+        ("src/out/../a.rs".to_owned(), false),
+        ("../src/a.rs".to_owned(), false),
+        (" src/a.rs".to_owned(), false),
+        ("/src/a.rs".to_owned(), false),
+    ] {
+        let call = PermissionCall { tool: "edit_file".into(), kind: ToolKind::Edit, subject: path.clone() };
+        let decision = harness.alice.context.decide(&call).await;
+        let expected = if is_allowed { PermissionDecision::Allow } else { PermissionDecision::Ask };
+        assert_eq!(decision, expected, "{path}");
     }
 }
 
@@ -263,6 +375,49 @@ proptest! {
             let matches = harness.alice.expect_text("glob", json!({ "pattern": "**" })).await;
             let matches: Vec<&str> = matches.lines().filter(|line| !line.starts_with("no file matches")).collect();
             assert_eq!(matches, expected);
+        });
+    }
+}
+
+/// The files of a random workspace: two letters for names, at most three folders deep.
+fn tree() -> impl Strategy<Value = Vec<String>> {
+    let path = proptest::collection::vec("[ab]{1,2}", 1..4).prop_map(|parts| format!("{}.x", parts.join("/")));
+    proptest::collection::vec(path, 1..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn searches_show_exactly_the_files_that_may_be_read(
+        files in tree(),
+        patterns in proptest::collection::vec("(\\*\\*/)?[ab*]{1,2}(/[ab*]{1,2}|/\\*\\*|\\.x|/)?", 0..3),
+        links in proptest::collection::vec(0..8_usize, 0..3),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut harness = harness().await;
+            files.iter().for_each(|path| harness.write(path, "text"));
+            let mut paths = files.clone();
+            for (number, file) in links.iter().enumerate() {
+                let target = &files[file % files.len()];
+                std::os::unix::fs::symlink(harness.path(target), harness.path(&format!("link{number}"))).unwrap();
+                paths.push(format!("link{number}"));
+            }
+            let texts: Vec<String> = patterns.iter().map(|pattern| format!("read_file({pattern})")).collect();
+            deny(&mut harness, &texts.iter().map(String::as_str).collect::<Vec<_>>());
+            let alice = &harness.alice;
+            let globbed = alice.expect_text("glob", json!({ "pattern": "**" })).await;
+            let found = alice.expect_text("grep", json!({ "pattern": "text", "files_only": true })).await;
+            for path in &paths {
+                let may_read = !is_denied(&alice.context, "read_file", json!({ "path": path })).await;
+                let is_shown = |text: &str| text.lines().any(|line| line.trim_end_matches(" (symbolic link)") == path);
+                assert_eq!(is_shown(&globbed), may_read, "{texts:?} {path}: {globbed}");
+                assert_eq!(is_shown(&found), may_read && !path.starts_with("link"), "{texts:?} {path}: {found}");
+                for detour in [format!("./{path}/"), format!("zz/../{path}"), harness.path(path).display().to_string()] {
+                    let may_read_so = !is_denied(&alice.context, "read_file", json!({ "path": detour })).await;
+                    assert_eq!(may_read_so, may_read, "{texts:?} {detour}");
+                }
+            }
         });
     }
 }

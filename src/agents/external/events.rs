@@ -181,9 +181,17 @@ impl Turn<'_> {
     async fn ask_permission(&mut self, tool: &str, input: &Value) -> Option<Result<(), CallNotMade>> {
         let running = &mut *self.running;
         let folder = &running.scope.folder;
-        let call = running.connection.protocol.permission_call(tool, input, folder);
+        let call = match running.connection.protocol.permission_call(tool, input, folder) {
+            Ok(call) => call,
+            Err(reason) => return Some(Err(CallNotMade::Refused(reason))),
+        };
         if call.changes_file_outside() {
             return Some(Err(CallNotMade::Refused(format!("change only files in {folder}"))));
+        }
+        if call.is_search() && self.host.context.search_would_show_hidden(&call).await {
+            let reason =
+                "your rules hide files below this folder, and this search would show them: search other folders";
+            return Some(Err(CallNotMade::Refused(reason.to_owned())));
         }
         if call.kind == ToolKind::Edit
             && let Err(error) = self.host.context.real_path_to_write(&call.subject).await
@@ -230,7 +238,8 @@ impl Turn<'_> {
             if let Some(claim) = running.scope.claim {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
-            let is_work = running.connection.protocol.permission_call(&tool, input, "").kind.changes_something();
+            let call = running.connection.protocol.permission_call(&tool, input, "");
+            let is_work = call.is_ok_and(|call| call.kind.changes_something());
             running.tools.insert(call_id, RunningTool { name: tool, is_work, started: Instant::now() });
         }
         self.respond(&request_id, ControlResponse::AllowTool).await;

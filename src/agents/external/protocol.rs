@@ -247,7 +247,10 @@ pub trait AgentProtocol: Send + Sync {
     fn write(&mut self, message: &AgentMessage<'_>) -> String;
 
     /// Returns the call for which the rules of a member decide, with Brigade's name of the tool. `folder` is the working directory.
-    fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall;
+    ///
+    /// # Errors
+    /// The reason why the arguments do not say what the call is about.
+    fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> Result<PermissionCall, String>;
 
     /// Returns what the person must know about a call: its change, and the agent's reason for it.
     fn permission_details(&self, tool: &str, input: &Value) -> String;

@@ -94,25 +94,17 @@ impl AgentProtocol for ClaudeProtocol {
         messages::encode(message, &hook.unwrap_or_default()).to_string()
     }
 
-    fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall {
-        let field = |names: &[&str]| names.iter().find_map(|name| input[*name].as_str()).unwrap_or_default();
+    fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> Result<PermissionCall, String> {
         if let Some(board_tool) = self.board_tool(tool) {
-            return PermissionCall { tool: board_tool.to_owned(), kind: ToolKind::Board, subject: String::new() };
+            return Ok(PermissionCall { tool: board_tool.to_owned(), kind: ToolKind::Board, subject: String::new() });
         }
-        let known = find_tool(tool);
-        let name = known.map_or(tool, |known| known.brigade_name);
-        let kind = known.map_or(ToolKind::Other, |known| known.kind);
-        let subject = match kind {
-            ToolKind::Command => field(&["command"]).to_owned(),
-            ToolKind::Other => input.to_string(),
-            ToolKind::Web => field(&["url", "query"]).to_owned(),
-            ToolKind::Board | ToolKind::Read | ToolKind::Edit => {
-                let path = field(&["file_path", "notebook_path", "path"]);
-                let below_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
-                below_folder.unwrap_or(path).to_owned()
-            }
+        let Some(known) = find_tool(tool) else {
+            return Ok(PermissionCall { tool: tool.to_owned(), kind: ToolKind::Other, subject: input.to_string() });
         };
-        PermissionCall { tool: name.to_owned(), kind, subject }
+        let subject = known.subject_of(input)?;
+        let below_folder = subject.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+        let subject = below_folder.unwrap_or(&subject).to_owned();
+        Ok(PermissionCall { tool: known.brigade_name.to_owned(), kind: known.kind, subject })
     }
 
     fn permission_details(&self, tool: &str, input: &Value) -> String {
