@@ -9,21 +9,16 @@ use tokio::time::sleep;
 
 use super::host::{AgentHost, AgentServices};
 use super::turn_control::{StopLevel, TurnControl};
-use crate::domain::approval::{ApprovalAnswer, PLAN_BYTES_MAX, Request, RequestKind, ReviewSubject};
-use crate::domain::name::{HUMAN, Name, SYSTEM};
-use crate::domain::output::bounded;
+use crate::domain::approval::{ApprovalAnswer, CALL_BYTES_MAX, Request, ReviewSubject};
+use crate::domain::name::{Name, SYSTEM};
 use crate::domain::permission::{PermissionCall, PermissionDecision};
+use crate::domain::request_text::CallDetails;
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
 use crate::service::approvals::{answer_event, new_request_id, send_request, withdraw_permissions};
 
 /// The time between two looks for an answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-
-/// The longest command, path or address of a call about which the person is asked, in bytes. The person sees all of it.
-const SUBJECT_BYTES_MAX: usize = PLAN_BYTES_MAX / 2;
-/// The longest details of a call in a request, in bytes. Of longer ones the person sees the start and the end.
-const DETAILS_BYTES_MAX: usize = PLAN_BYTES_MAX / 4;
 
 /// The reason why a tool call was not made. The message is for the model.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -60,8 +55,8 @@ pub struct PermissionRequests {
 }
 
 impl AgentHost {
-    /// Asks for permission for a call. `details` says more about it, such as its diff or the agent's reason.
-    pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
+    /// Asks for permission for a call. `details` are its other arguments, such as the lines that it changes.
+    pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &CallDetails) -> Result<(), CallNotMade> {
         match self.context.decide(call).await {
             PermissionDecision::Allow => Ok(()),
             PermissionDecision::Deny(reason) => Err(CallNotMade::Refused(reason)),
@@ -82,33 +77,32 @@ impl PermissionRequests {
     }
 
     /// Returns the person's remembered answer, or asks.
-    async fn ask(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
+    async fn ask(&self, call: &PermissionCall, details: &CallDetails) -> Result<(), CallNotMade> {
         let key = (call.tool.clone(), call.subject.clone());
         let remembered = || self.remembered_answers.lock();
         if let Some(answer) = remembered().get(&key) {
             return answer.clone();
         }
         let answer = self.ask_person(call, details).await?;
-        let result = result_of(&answer);
         if answer.for_run {
-            remembered().insert(key, result.clone());
+            remembered().insert(key, answer.result.clone());
         }
-        result
+        answer.result
     }
 
     /// Asks the person. An error means that there is no answer.
-    async fn ask_person(&self, call: &PermissionCall, details: &str) -> Result<ApprovalAnswer, CallNotMade> {
+    async fn ask_person(&self, call: &PermissionCall, details: &CallDetails) -> Result<PersonAnswer, CallNotMade> {
         let time_max = self.services.spec.limits.permission_timeout;
         if time_max.is_zero() {
             let reason = "it needs a permission, and this team does not ask the person";
             return Err(CallNotMade::Refused(reason.to_owned()));
         }
-        if call.subject.len() > SUBJECT_BYTES_MAX {
+        let request = self.request(call, details).await;
+        if request.plan.len() > CALL_BYTES_MAX {
             return Err(CallNotMade::Refused(format!(
-                "it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that"
+                "it needs a permission, and its text is longer than {CALL_BYTES_MAX} bytes. Split it into smaller calls"
             )));
         }
-        let request = self.request(call, details).await;
         let id = send_request(&self.services.outbox(), request.clone())
             .await
             .map_err(|error| CallNotMade::NotAnswered(format!("the person cannot be asked for permission: {error}")))?;
@@ -138,31 +132,24 @@ impl PermissionRequests {
         Err(if level == StopLevel::Run { CallNotMade::NotAnswered(text) } else { CallNotMade::Interrupted(text) })
     }
 
-    /// Records the event of an answer and returns the answer. The person's command writes no event log.
-    fn record_answer(&self, request: &Request, answer: ApprovalAnswer) -> ApprovalAnswer {
+    /// Records the event of an answer. The person's command writes no event log.
+    fn record_answer(&self, request: &Request, answer: ApprovalAnswer) -> PersonAnswer {
         let ApprovalAnswer { approve, text, by, .. } = &answer;
         if by != SYSTEM {
             self.services.events.record(answer_event(request, by, *approve, text));
         }
-        answer
+        PersonAnswer::of(request, &answer)
     }
 
-    async fn request(&self, call: &PermissionCall, details: &str) -> Request {
+    async fn request(&self, call: &PermissionCall, details: &CallDetails) -> Request {
         let about = match self.turn_control.claim() {
             Some(claim) => self.services.stores.board.get(claim.task).await.ok(),
             None => None,
         };
-        let text = format!("{}: {}\n\n{}", call.tool, call.subject, bounded(details, DETAILS_BYTES_MAX));
+        let (id, now) = (new_request_id(), self.services.clock.now());
         Request {
-            plan: text.trim_end().to_owned(),
             about: about.map(|task| ReviewSubject::of(&task, None)),
-            ..Request::new(
-                &new_request_id(),
-                RequestKind::Permission,
-                self.name.as_str(),
-                HUMAN,
-                self.services.clock.now(),
-            )
+            ..Request::permission(&id, self.name.as_str(), call, details, now)
         }
     }
 
@@ -202,11 +189,27 @@ impl PermissionRequests {
     }
 }
 
-/// Returns an error if the answer forbids the call.
-fn result_of(answer: &ApprovalAnswer) -> Result<(), CallNotMade> {
-    match (answer.approve, answer.by == SYSTEM) {
-        (true, _) => Ok(()),
-        (false, true) => Err(CallNotMade::NotAnswered(answer.text.clone())),
-        (false, false) => Err(CallNotMade::Refused(format!("the person refused it: {}", answer.feedback()))),
+/// The person's answer about a call.
+struct PersonAnswer {
+    /// An error if the call must not be made.
+    result: Result<(), CallNotMade>,
+    /// True if the answer also holds for the same calls in the rest of the run.
+    for_run: bool,
+}
+
+impl PersonAnswer {
+    /// The answer to this request. An approval counts only for the call that the person saw: other programs can change the stored request
+    /// while the person reads it.
+    fn of(request: &Request, answer: &ApprovalAnswer) -> Self {
+        let is_other_call = answer.approve && !request.is_approved_by(answer);
+        let result = match (answer.approve, answer.by == SYSTEM) {
+            (true, _) if is_other_call => Err(CallNotMade::Refused(
+                "the approval is for another call: its digest is not that of this call".to_owned(),
+            )),
+            (true, _) => Ok(()),
+            (false, true) => Err(CallNotMade::NotAnswered(answer.text.clone())),
+            (false, false) => Err(CallNotMade::Refused(format!("the person refused it: {}", answer.feedback()))),
+        };
+        Self { result, for_run: answer.for_run && !is_other_call }
     }
 }

@@ -20,6 +20,7 @@ use crate::domain::transition::Actor;
 use crate::service::approvals;
 use crate::service::command::{self, CommandOutcome, TimeLimit};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
+use crate::tools::table;
 
 /// The most bytes of the last block's output in a task's result.
 const RESULT_BYTES_MAX: usize = 400;
@@ -104,7 +105,8 @@ impl TaskRun {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         let call = PermissionCall { tool: COMMAND_TOOL.to_owned(), kind: ToolKind::Command, subject: script.clone() };
-        match host.ask_permission(&call, "").await {
+        let input = json!({ "command": script });
+        match host.ask_permission(&call, &table::permission_details(COMMAND_TOOL, &input)).await {
             Ok(()) => {}
             Err(CallNotMade::Interrupted(_)) => return Ok(vec![TurnOutcome::Aborted]),
             Err(refusal) => {
@@ -112,7 +114,7 @@ impl TaskRun {
                 return Ok(host.fail_task(self.claim, refusal.to_string(), is_final).await);
             }
         }
-        record_call(host, &id, COMMAND_TOOL, json!({ "command": script })).await?;
+        record_call(host, &id, COMMAND_TOOL, input).await?;
         let step = host.step(&id, COMMAND_TOOL, headline(&script));
         let script = format!("{SCRIPT_PREFIX}{script}");
         let commands = host.context.command_context();

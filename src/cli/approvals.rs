@@ -1,13 +1,16 @@
 //! `brigade plan`, `brigade review` and `brigade permission`: list, show and answer the requests that wait for approval.
 
 use clap::Subcommand;
+use serde::Serialize;
 
 use super::arguments::text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::first_run::{ask_for_consent, may_ask};
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use super::running_team::RunningTeam;
+use super::surface::Surface;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
@@ -63,15 +66,24 @@ pub struct Permission {
 enum PermissionCommand {
     /// List the requests without an answer
     List,
-    /// Show the call
+    /// Show the whole call and its digest
     Show {
         /// The request's id [default: the only one waiting]
         id: Option<String>,
+        /// Show the call only if it has this digest
+        #[arg(long, hide = true)]
+        digest: Option<String>,
     },
     /// Allow the call
+    ///
+    /// A call that does not fit on one line needs `--digest`, so that you allow what you have seen. At a terminal, the whole call is shown
+    /// instead and you are asked.
     Approve {
         /// The id [default: the only one waiting]
         id: Option<String>,
+        /// The digest that `brigade permission show` printed
+        #[arg(long, value_parser = text)]
+        digest: Option<String>,
         /// Allow the same command, or changes of the same file, in the rest of the run too
         #[arg(long)]
         for_run: bool,
@@ -177,20 +189,26 @@ impl Permission {
         let kind = RequestKind::Permission;
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
-            Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
+            Some(PermissionCommand::Show { id, digest }) => {
+                if let Some(digest) = digest {
+                    check_digest(context, id.as_deref(), &digest).await?;
+                }
+                show(context, kind, id.as_deref(), false).await
+            }
             Some(PermissionCommand::Approve { .. } | PermissionCommand::Reject { .. })
                 if RunningTeam::of(context).await?.lead.is_none() =>
             {
                 Err(CliError::refused("cannot answer: no team runs, and a call waits only while its team runs")
                     .hint("`brigade run` continues the work; the agent asks again if it still needs the call"))
             }
-            Some(PermissionCommand::Approve { id, for_run }) => {
-                let decision = service::approvals::Answer { approve: true, feedback: None, for_run };
+            Some(PermissionCommand::Approve { id, digest, for_run }) => {
+                let digest = digest.as_deref();
+                let decision = service::approvals::Answer { approve: true, feedback: None, for_run, digest };
                 answer(context, kind, id.as_deref(), decision).await
             }
             Some(PermissionCommand::Reject { id, feedback, for_run }) => {
                 let feedback = feedback.as_deref();
-                let decision = service::approvals::Answer { approve: false, feedback, for_run };
+                let decision = service::approvals::Answer { approve: false, feedback, for_run, digest: None };
                 answer(context, kind, id.as_deref(), decision).await
             }
         }
@@ -203,7 +221,8 @@ impl AnswerCommand {
             Self::Approve { id, feedback } => (id, true, feedback),
             Self::Reject { id, feedback } => (id, false, feedback),
         };
-        let decision = service::approvals::Answer { approve, feedback: feedback.as_deref(), for_run: false };
+        let feedback = feedback.as_deref();
+        let decision = service::approvals::Answer { approve, feedback, for_run: false, digest: None };
         answer(context, kind, id.as_deref(), decision).await
     }
 }
@@ -214,11 +233,37 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     let open: Vec<&Request> = approvals.open(kind).collect();
     let now = context.now();
     let columns = context.output.columns;
-    let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
+    let views: Vec<RequestView<'_>> = open.iter().copied().map(RequestView::of).collect();
+    let answer = context.output.answer(&views, || context.hint(&approvals::list(&open, now, columns)))?;
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {} waits for an answer", kind.noun())),
-        [first, ..] => answer.notes(how_to_answer(first)),
+        [first, ..] => answer.notes(how_to_answer(first, None)),
     })
+}
+
+/// A request as JSON. It has the whole call, and so its digest.
+#[derive(Debug, Serialize)]
+struct RequestView<'a> {
+    #[serde(flatten)]
+    request: &'a Request,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+}
+
+impl<'a> RequestView<'a> {
+    fn of(request: &'a Request) -> Self {
+        Self { request, digest: (request.kind == RequestKind::Permission).then(|| request.digest()) }
+    }
+}
+
+/// Refuses if the call was changed since it had this digest.
+async fn check_digest(context: &Context, id: Option<&str>, digest: &str) -> CliResult<()> {
+    let stores = context.stores(OpenMode::ReadOnly).await?;
+    let approvals = current_approvals(&stores, context.now()).await?;
+    match find(&approvals, RequestKind::Permission, id)? {
+        request if request.digest() == digest => Ok(()),
+        _ => Err(CliError::refused("cannot show the call: it was changed")),
+    }
 }
 
 /// Shows a request in full. A review has the diff of the work, or only its summary.
@@ -232,14 +277,18 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
     let renders_markdown = output.renders_markdown();
     let is_review = kind == RequestKind::Review;
     let team = RunningTeam::of(context).await.ok().and_then(|running_team| running_team.team);
-    let mut answer = output.answer(request, || {
+    let mut answer = output.answer(&RequestView::of(request), || {
         let card = approvals::card(request, now, columns, renders_markdown);
         if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
     })?;
     if is_review {
         answer = page_answer(context, answer, &format!("`brigade review show {}`", shell_word(&request.id)));
     }
-    Ok(if request.is_open_approval() { answer.notes(how_to_answer(request).into_iter().skip(1)) } else { answer })
+    Ok(if request.is_open_approval() {
+        answer.notes(how_to_answer(request, Some(&request.digest())).into_iter().skip(1))
+    } else {
+        answer
+    })
 }
 
 /// The diff of the work, or the reason why there is none. `team` is the running team.
@@ -280,9 +329,9 @@ pub(super) fn with_summary(
     Ok(if is_summary { summary } else { format!("{summary}\n{}", diff::patch(&read(None)?)) })
 }
 
-/// The commands that show, approve and reject a request, each with its label.
-fn how_to_answer(request: &Request) -> [String; 3] {
-    let [show, approve, reject] = approvals::commands(request.kind, &request.id);
+/// The commands that show, approve and reject a request, each with its label. `digest` is that of the call, if it is shown.
+fn how_to_answer(request: &Request, digest: Option<&str>) -> [String; 3] {
+    let [show, approve, reject] = approvals::commands(request, digest);
     [format!("show:    {show}"), format!("approve: {approve}"), format!("reject:  {reject}")]
 }
 
@@ -294,15 +343,18 @@ async fn answer(
 ) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::Write).await?;
     let approvals = current_approvals(&stores, context.now()).await?;
-    let id = find(&approvals, kind, id)?.id.clone();
+    let request = find(&approvals, kind, id)?;
+    let id = request.id.clone();
     let approve = decision.approve;
+    let asked_digest = if approve && decision.digest.is_none() { ask_about_cut_call(context, request)? } else { None };
     let feedback = decision.feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     // Two terminals of the same person are two responders.
     let process = format!("{HUMAN} {}", std::process::id());
     let by = Responder { name: HUMAN, process: &process };
-    let decision = service::approvals::Answer { feedback, ..decision };
+    let digest = decision.digest.or(asked_digest.as_deref());
+    let decision = service::approvals::Answer { feedback, digest, ..decision };
     let given = service::approvals::send_answer(&context.outbox(&stores), by, &id, kind, decision).await;
-    let given = given.map_err(|error| refused(error, kind))?;
+    let given = given.map_err(|error| refused(error, kind, &id))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };
     let data =
@@ -321,11 +373,34 @@ async fn answer(
     Ok(answer.notes(running_team.delivery_note("answer")))
 }
 
-fn refused(error: StoreError, kind: RequestKind) -> CliError {
+/// Shows a call that does not fit on one line to the person at the terminal, and asks. Returns its digest; `None` without a question.
+///
+/// # Errors
+/// The person does not agree.
+fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<String>> {
+    let is_at_terminal = matches!(context.surface(), Surface::Streams) && !context.output.json && may_ask();
+    if request.approved_digest(None).is_ok() || request.answer.is_some() || !is_at_terminal {
+        return Ok(None);
+    }
+    let call = approvals::card(request, context.now(), context.output.columns, false);
+    context.print_required(&call).map_err(|error| CliError::refused(format!("cannot show the call: {error}")))?;
+    if ask_for_consent(context, "Allow this call? [y/N]")? {
+        return Ok(Some(request.digest()));
+    }
+    let [_, _, reject] = approvals::commands(request, None);
+    Err(CliError::refused("the call is not allowed: you did not answer yes").hint(format!("{reject} refuses it")))
+}
+
+fn refused(error: StoreError, kind: RequestKind, id: &str) -> CliError {
+    let is_not_seen = matches!(&error, StoreError::Request(RequestError::NotSeen { .. }));
     let is_answered = matches!(&error, StoreError::Request(RequestError::AlreadyAnswered { .. }));
     let is_busy = matches!(&error, StoreError::Request(RequestError::BeingAnswered { .. }));
     let error = CliError::from(error);
+    let id = shell_word(id);
     match (is_answered, is_busy) {
+        _ if is_not_seen => error.hint(format!(
+            "`brigade permission show {id}` shows the call and its digest, then `brigade permission approve {id} --digest DIGEST`"
+        )),
         (true, _) => error.hint("to write to the teammate instead: `brigade send NAME TEXT`"),
         (_, true) => error.hint(format!("to see the answer in a moment: `brigade {} show`", kind.noun())),
         _ => error,

@@ -112,7 +112,7 @@ fn is_ci() -> bool {
 }
 
 /// Asks a question and returns true if the person answers `y` or `yes`.
-fn ask_for_consent(context: &Context, question: &str) -> CliResult<bool> {
+pub(super) fn ask_for_consent(context: &Context, question: &str) -> CliResult<bool> {
     context.note(question);
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;

@@ -9,7 +9,7 @@ use super::members::names_of_team;
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
 use super::running_team::RunningTeam;
-use crate::domain::approval::{Approvals, RequestKind};
+use crate::domain::approval::{Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::pending_questions::{Question, Questions};
@@ -223,9 +223,12 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
             out += &approvals::details(review, columns, renders_markdown);
             out += &dim(&format!("`brigade review show {}` shows the diff", shell_word(&review.id)));
         }
+        // The text of a call has its own format.
+        None if kind == Some(RequestKind::Permission) => {
+            let line = stored.map_or_else(|| one_line(&message.content), Request::line);
+            out += &indented(&context.hint(&line), columns, INDENT);
+        }
         None => {
-            // The text of a call has its own format: a line that was added begins with `+`.
-            let renders_markdown = renders_markdown && kind != Some(RequestKind::Permission);
             let text = message.plan.as_deref().unwrap_or(&message.content);
             out += &markdown::body(text, columns, INDENT, renders_markdown);
         }
@@ -235,7 +238,8 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
         _ if approvals.is_none() => None,
         (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.now()))),
         (None, Some((kind, id))) if kind != RequestKind::Shutdown => {
-            Some(approvals::how_to_answer(kind, &one_line(id)))
+            let unknown = Request::new(id, kind, &message.from, HUMAN, context.now());
+            Some(approvals::how_to_answer(stored.unwrap_or(&unknown)))
         }
         _ if Questions::is_question_to_person(message) => {
             Some(format!("`brigade send {} TEXT` answers", shell_word(&message.from)))

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use crate::domain::approval::Request;
+use crate::domain::approval::{Request, RequestKind};
 use crate::domain::message::Message;
 use crate::domain::pending_questions::{Question, Questions};
 use crate::service::pending::PendingForPerson;
@@ -117,8 +117,12 @@ fn mail_key(message: &Message) -> String {
 fn items_to_answer(waiting: &PendingForPerson) -> impl Iterator<Item = (String, Reminder)> + '_ {
     let approval = |request: &Request| {
         let noun = request.kind.noun();
-        let how = how_to_answer(request.kind, &request.id);
-        let line = format!("{} asks for your answer to {noun} {}: {how}", one_line(&request.from), request.id);
+        let how = how_to_answer(request);
+        let head = format!("{} asks for your answer to {noun} {}", one_line(&request.from), one_line(&request.id));
+        let line = match request.kind {
+            RequestKind::Permission => format!("{head}: {} ({how})", request.line()),
+            _ => format!("{head}: {how}"),
+        };
         (format!("{noun} {}", request.id), Reminder::line(line))
     };
     let question = |question: &Question| {
@@ -132,7 +136,6 @@ fn items_to_answer(waiting: &PendingForPerson) -> impl Iterator<Item = (String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::approval::RequestKind;
     use crate::domain::message::MessageType;
     use crate::domain::name::HUMAN;
     use crate::domain::time::UnixMs;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::name::{HUMAN, LEAD, SYSTEM};
+use super::permission::PermissionCall;
+use super::request_text::{CallDetails, Hidden, OneLine, digest_of, one_line};
 use super::snapshot::is_default;
 use super::task::{Task, TaskId};
 use super::time::UnixMs;
@@ -12,6 +14,8 @@ use super::verify_run::VerifyRun;
 
 /// Maximum size of a submitted plan, in bytes. A longer plan names a file that has the details.
 pub const PLAN_BYTES_MAX: usize = 32 * 1024;
+/// Maximum size of the text of a call about which the person is asked, in bytes. The person can see all of it.
+pub const CALL_BYTES_MAX: usize = 128 * 1024;
 /// Maximum size of all stored plans, in bytes. To make room, the oldest answered requests are removed.
 pub const PLANS_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Duration for which an [`AnswerReservation`] excludes other responders. Sending and recording an answer takes far less, unless the
@@ -105,9 +109,12 @@ pub struct Request {
     pub to: String,
     /// Time of the request.
     pub at: UnixMs,
-    /// The plan, or the description of the work.
+    /// The plan, the text of the call, or the description of the work.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub plan: String,
+    /// The hash of the call's tool and arguments, for a permission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_hash: Option<String>,
     /// The work it is about, if the requester held a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<ReviewSubject>,
@@ -132,11 +139,64 @@ impl Request {
             to: to.to_owned(),
             at,
             plan: String::new(),
+            call_hash: None,
             about: None,
             report: None,
             answering: None,
             answer: None,
         }
+    }
+
+    /// Asks the person for permission for a call of `from`.
+    pub fn permission(id: &str, from: &str, call: &PermissionCall, details: &CallDetails, at: UnixMs) -> Self {
+        let text = format!("{}: {}\n{}", call.tool, call.subject, details.text);
+        Self {
+            plan: text.strip_suffix('\n').unwrap_or(&text).to_owned(),
+            call_hash: Some(details.hash.clone()),
+            ..Self::new(id, RequestKind::Permission, from, HUMAN, at)
+        }
+    }
+
+    /// Returns the plan or the call on one line. A cut text ends with the command that shows all of it.
+    pub fn line(&self) -> String {
+        let OneLine { text, hidden } = one_line(&self.plan);
+        match hidden {
+            None => text,
+            Some(hidden) => {
+                format!("{text} … {hidden}: `brigade {} show {}`", self.kind.noun(), one_line(&self.id).text)
+            }
+        }
+    }
+
+    /// Returns the digest of the member and its call. Another text or another argument changes it.
+    pub fn digest(&self) -> String {
+        digest_of(&[&self.from, &self.plan, self.call_hash.as_deref().unwrap_or_default()])
+    }
+
+    /// Returns the digest that an approval carries; `None` if it needs none. `seen` is the digest that the person saw. It may be missing
+    /// if the call was shown in full on one line.
+    ///
+    /// # Errors
+    /// [`RequestError::NotSeen`].
+    pub fn approved_digest(&self, seen: Option<&str>) -> Result<Option<String>, RequestError> {
+        if self.kind != RequestKind::Permission {
+            return Ok(None);
+        }
+        let hidden = one_line(&self.plan).hidden;
+        let digest = self.digest();
+        match seen {
+            Some(seen) if seen == digest => Ok(Some(digest)),
+            None if hidden.is_none() => Ok(Some(digest)),
+            _ => {
+                let (id, is_other) = (self.id.clone(), seen.is_some());
+                Err(RequestError::NotSeen { id, is_other, hidden })
+            }
+        }
+    }
+
+    /// Returns true if this answer approves exactly this request, as the person saw it.
+    pub fn is_approved_by(&self, answer: &ApprovalAnswer) -> bool {
+        answer.approve && (self.kind != RequestKind::Permission || answer.digest.as_ref() == Some(&self.digest()))
     }
 
     /// Returns true if `name` may answer it: the responder, and the person for all kinds except shutdown.
@@ -200,6 +260,9 @@ pub struct ApprovalAnswer {
     /// True if a permission also holds for the same calls in the rest of the run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub for_run: bool,
+    /// The digest of the call that the person saw, if it approves one. Only that call may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 impl ApprovalAnswer {
@@ -252,6 +315,16 @@ pub enum RequestError {
     /// Its plan is too long.
     #[error("the plan is longer than {PLAN_BYTES_MAX} bytes: put details into a file and name that file")]
     TooLong,
+    /// The person did not see the whole call.
+    #[error("cannot approve permission `{id}`: {}", describe_not_seen(*is_other, *hidden))]
+    NotSeen {
+        /// The request.
+        id: String,
+        /// True if the given digest is that of another call.
+        is_other: bool,
+        /// The part of the call that its line does not show.
+        hidden: Option<Hidden>,
+    },
     /// Another member is the responder.
     #[error("cannot answer request `{id}`: it is for {to} to answer")]
     OtherResponder {
@@ -263,6 +336,13 @@ pub enum RequestError {
     /// Too many requests are open.
     #[error("cannot record the request: {REQUESTS_MAX} requests are open, or their plans are too long in total")]
     TooMany,
+}
+
+fn describe_not_seen(is_other: bool, hidden: Option<Hidden>) -> String {
+    let reason =
+        if is_other { "the digest is that of another call" } else { "an approval of a long call needs its digest" };
+    let hidden = hidden.map(|hidden| format!(", and the line about this call does not show {hidden}"));
+    format!("{reason}{}", hidden.unwrap_or_default())
 }
 
 fn describe_open(open: &[String]) -> String {
@@ -292,7 +372,8 @@ impl Approvals {
         if self.requests.iter().any(|stored| stored.id == request.id) {
             return Ok(());
         }
-        if request.plan.len() > PLAN_BYTES_MAX {
+        let bytes_max = if request.kind == RequestKind::Permission { CALL_BYTES_MAX } else { PLAN_BYTES_MAX };
+        if request.plan.len() > bytes_max {
             return Err(RequestError::TooLong);
         }
         let plan_bytes = |approvals: &Self| approvals.requests.iter().map(|stored| stored.plan.len()).sum::<usize>();
@@ -375,6 +456,7 @@ impl Approvals {
                 by: SYSTEM.to_owned(),
                 at,
                 for_run: false,
+                digest: None,
             });
         }
     }
@@ -497,7 +579,44 @@ mod tests {
     }
 
     fn answer(by: &str) -> ApprovalAnswer {
-        ApprovalAnswer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2), for_run: false }
+        ApprovalAnswer {
+            approve: true,
+            text: String::new(),
+            by: by.into(),
+            at: UnixMs(2),
+            for_run: false,
+            digest: None,
+        }
+    }
+
+    #[test]
+    fn approval_of_cut_call_needs_digest_of_that_call() {
+        let call = |command: &str| PermissionCall {
+            tool: "bash".into(),
+            kind: super::super::permission::ToolKind::Command,
+            subject: command.into(),
+        };
+        let asked = |from: &str, command: &str, time_max: u32| {
+            let input = serde_json::json!({ "command": command, "timeout_ms": time_max });
+            let details = CallDetails::of("bash", &input, Some("command"), None);
+            Request::permission("4910291a", from, &call(command), &details, UnixMs(1))
+        };
+        let short = asked("ann", "make", 1);
+        assert_eq!(short.line(), "bash: make ⏎ timeout_ms: 1");
+        assert_eq!(short.approved_digest(None), Ok(Some(short.digest())));
+        let script = "make\n".repeat(82);
+        let long = asked("ann", &script, 1);
+        let ending = "make … 62 more lines: `brigade permission show 4910291a`";
+        assert!(long.line().ends_with(ending), "{}", long.line());
+        let others =
+            [asked("bob", &script, 1), asked("ann", &script, 2), asked("ann", &script.replacen("make", "rm x", 1), 1)];
+        let refused = |seen: Option<&str>| long.approved_digest(seen).unwrap_err().to_string();
+        assert!(others.iter().all(|other| refused(Some(&other.digest())).contains("does not show 62 more lines")));
+        assert!(refused(None).contains("needs its digest, and the line about this call does not show 62 more lines"));
+        assert_eq!(long.approved_digest(Some(&long.digest())), Ok(Some(long.digest())));
+        let approval = |digest| ApprovalAnswer { digest, ..answer(HUMAN) };
+        assert!(long.is_approved_by(&approval(Some(long.digest()))));
+        assert!(!long.is_approved_by(&approval(Some(others[1].digest()))) && !long.is_approved_by(&approval(None)));
     }
 
     #[test]

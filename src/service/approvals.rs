@@ -30,6 +30,8 @@ pub struct Answer<'a> {
     pub feedback: Option<&'a str>,
     /// True if a permission also holds for the same calls in the rest of the run.
     pub for_run: bool,
+    /// The digest of the call that the person saw, if it was shown.
+    pub digest: Option<&'a str>,
 }
 
 /// An answer that was sent and recorded.
@@ -70,10 +72,12 @@ fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: An
 
 /// Returns the message with a request.
 fn request_message(outbox: &Outbox<'_>, request: &Request) -> Message {
+    let line = request.line();
     let (kind, content, plan) = match request.kind {
         RequestKind::Shutdown => (MessageType::ShutdownRequest, "Please shut down gracefully.", None),
         RequestKind::PlanApproval => (MessageType::PlanApprovalRequest, request.plan.as_str(), Some(&request.plan)),
-        RequestKind::Review | RequestKind::Permission => (MessageType::Message, request.plan.as_str(), None),
+        RequestKind::Review => (MessageType::Message, request.plan.as_str(), None),
+        RequestKind::Permission => (MessageType::Message, line.as_str(), None),
     };
     let request_id = Some(request.id.clone());
     Message { request_id, plan: plan.cloned(), ..Message::new(kind, &request.from, content, outbox.now) }
@@ -106,9 +110,9 @@ pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<
     let of_task = task.map(|task| format!(" of task {task}")).unwrap_or_default();
     let about = match kind {
         RequestKind::Shutdown => first_line(&message),
-        RequestKind::PlanApproval => format!("submits {} {id}{of_task}: {}", kind.noun(), first_line(&message)),
+        RequestKind::PlanApproval => format!("submits {} {id}{of_task}: {}", kind.noun(), request.line()),
         RequestKind::Review => format!("asks for review {id}{of_task}"),
-        RequestKind::Permission => format!("asks for permission {id}{of_task}: {}", first_line(&message)),
+        RequestKind::Permission => format!("asks for permission {id}{of_task}: {}", request.line()),
     };
     withdraw_replaced(outbox, &request).await?;
     let requests = &outbox.stores.requests;
@@ -220,7 +224,8 @@ pub fn answer_event(request: &Request, by: &str, approved: bool, feedback: &str)
 /// Answers a request, once: sends its author the answer, then records it.
 ///
 /// # Errors
-/// There is no such request, another member must answer it, it has an answer, or the message cannot be sent.
+/// There is no such request, another member must answer it, it has an answer, the person did not see the whole call, or the message
+/// cannot be sent.
 pub async fn send_answer(
     outbox: &Outbox<'_>,
     by: Responder<'_>,
@@ -230,6 +235,10 @@ pub async fn send_answer(
 ) -> StoreResult<RecordedAnswer> {
     let id = id.trim();
     let requests = &outbox.stores.requests;
+    let digest = match requests.all().await?.requests.iter().find(|request| request.kind == kind && request.id == id) {
+        Some(request) if answer.approve && request.answer.is_none() => request.approved_digest(answer.digest)?,
+        _ => None,
+    };
     let request = requests.reserve(id, kind, by.name, by.process, outbox.now).await?;
     let message = answer_message(outbox, &request, by.name, answer);
     // The content of an answer to a plan or a review tells an agent what to do next.
@@ -252,7 +261,7 @@ pub async fn send_answer(
     };
     let Answer { approve, for_run, .. } = answer;
     let event = answer_event(&request, by.name, approve, &text);
-    let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: outbox.now, for_run };
+    let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: outbox.now, for_run, digest };
     let request = requests.answer(id, kind, answer).await?;
     if let Some(record) = outbox.events.as_ref().filter(|_| kind != RequestKind::Shutdown) {
         record(event);

@@ -185,7 +185,14 @@ mod tests {
     }
 
     fn answer(approve: bool) -> ApprovalAnswer {
-        ApprovalAnswer { approve, text: "after this task".into(), by: "bob".into(), at: UnixMs(2), for_run: false }
+        ApprovalAnswer {
+            approve,
+            text: "after this task".into(),
+            by: "bob".into(),
+            at: UnixMs(2),
+            for_run: false,
+            digest: None,
+        }
     }
 
     #[tokio::test]

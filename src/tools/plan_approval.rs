@@ -89,7 +89,7 @@ pub(super) async fn answer_request(
 ) -> Result<String, ToolError> {
     let name = context.caller.name.as_str();
     let by = Responder { name, process: name };
-    let answer = Answer { approve, feedback, for_run: false };
+    let answer = Answer { approve, feedback, for_run: false, digest: None };
     Ok(approvals::send_answer(&context.outbox(), by, id, kind, answer).await?.request.from)
 }
 

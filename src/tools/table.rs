@@ -15,7 +15,8 @@ use super::{
     task_update, todo, write_file,
 };
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::permission::{PermissionCall, ToolKind, change_text};
+use crate::domain::permission::{PermissionCall, ToolKind};
+use crate::domain::request_text::CallDetails;
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 
 /// The role that a tool is for.
@@ -162,30 +163,41 @@ pub fn kind_of(tool: &str) -> ToolKind {
     TOOLS.iter().find(|entry| entry.name == tool).map_or(ToolKind::Other, |entry| entry.kind)
 }
 
+/// Returns the argument that the rules of a member are about; `None` for a tool whose effects are not known.
+fn subject_field(kind: ToolKind) -> Option<&'static str> {
+    match kind {
+        ToolKind::Other => None,
+        ToolKind::Command => Some("command"),
+        ToolKind::Board | ToolKind::Read | ToolKind::Edit | ToolKind::Web => Some("path"),
+    }
+}
+
 /// Returns the call for which the rules of a member decide.
 pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
     let kind = kind_of(tool);
-    // A tool takes a number for a text.
-    let text = |field: &str| match &input[field] {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        _ => String::new(),
-    };
-    let subject = match kind {
-        ToolKind::Other => input.to_string(),
-        ToolKind::Command => text("command"),
-        _ => text("path"),
+    let subject = match subject_field(kind) {
+        None => input.to_string(),
+        // A tool takes a number for a text.
+        Some(field) => match &input[field] {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            _ => String::new(),
+        },
     };
     PermissionCall { tool: tool.to_owned(), kind, subject }
 }
 
-/// Returns the change that a call would make, for the person who is asked about it.
-pub fn permission_details(tool: &str, input: &Value) -> String {
-    let text = |field: &str| input[field].as_str().unwrap_or_default();
-    match tool {
-        "edit_file" => change_text(text("old_text"), text("new_text")),
-        "write_file" => change_text("", text("content")),
-        _ => String::new(),
+/// Returns the arguments of a call that its subject does not name, for the person who is asked about it.
+pub fn permission_details(tool: &str, input: &Value) -> CallDetails {
+    let change = match tool {
+        "edit_file" => Some(["old_text", "new_text"]),
+        WRITE_TOOL => Some(["", "content"]),
+        _ => None,
+    };
+    match subject_field(kind_of(tool)) {
+        // The subject has all arguments.
+        None => CallDetails { text: String::new(), ..CallDetails::of(tool, input, None, None) },
+        subject => CallDetails::of(tool, input, subject, change),
     }
 }
 

@@ -4,31 +4,38 @@ use super::command_form::shell_word;
 use super::markdown;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
-use super::text::{ago, indented, one_line};
+use super::text::{ago, chunks, indented, one_line};
 use crate::domain::approval::{Request, RequestKind, WorkReport};
 use crate::domain::name::HUMAN;
+use crate::domain::request_text::whole;
 use crate::domain::time::UnixMs;
 use crate::domain::verify_run::VerifyRun;
 
 /// Spaces before the details of a request.
 const INDENT: usize = 2;
 
-/// Returns the table of requests that wait for an answer.
+/// Returns the table of requests that wait for an answer. Each row is followed by the text of its request, which no terminal cuts.
 pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
     if requests.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["ID", "FROM", "SINCE", "WAITS FOR", "WHAT"]).flexible(&["WHAT"]);
+    let mut table = Table::new(&["ID", "FROM", "SINCE", "WAITS FOR"]);
     for request in requests {
         table.row(vec![
             Cell::new(&request.id, BOLD),
             Cell::new(&request.from, PLAIN),
             Cell::new(&ago(request.at, now), DIM),
             Cell::new(responder(request), if request.to == HUMAN { WARN } else { PLAIN }),
-            Cell::new(&title(request), PLAIN),
         ]);
     }
-    table.render(columns)
+    let table = table.render(columns);
+    let mut rows = table.split_inclusive('\n');
+    let mut out = rows.next().unwrap_or_default().to_owned();
+    for (row, request) in rows.zip(requests) {
+        out.push_str(row);
+        out.push_str(&indented(&title(request), columns, INDENT));
+    }
+    out
 }
 
 /// Returns one request in full, with its answer.
@@ -66,11 +73,11 @@ pub fn summary(request: &Request, now: UnixMs) -> String {
     }
 }
 
-/// `#1 Change the data`, or the first line of a request without a report.
+/// `#1 Change the data`, or the text of a request without a report on one line.
 pub fn title(request: &Request) -> String {
     match (&request.about, &request.report) {
         (Some(about), Some(report)) => format!("{} {}", about.task, one_line(&report.subject)),
-        (_, _) => one_line(request.plan.lines().next().unwrap_or_default()),
+        (_, _) => request.line(),
     }
 }
 
@@ -79,12 +86,21 @@ pub fn details(request: &Request, columns: usize, renders_markdown: bool) -> Str
     match &request.report {
         Some(report) => report_lines(report, columns, renders_markdown),
         None if request.plan.is_empty() => indented("(the text is in the message that sent it)", columns, INDENT),
-        // The text of a call has its own format: a line that was added begins with `+`.
-        None => {
-            let is_plan = request.kind == RequestKind::PlanApproval;
-            markdown::body(&request.plan, columns, INDENT, renders_markdown && is_plan)
+        None if request.kind == RequestKind::Permission => call_lines(request, columns),
+        None => markdown::body(&request.plan, columns, INDENT, renders_markdown),
+    }
+}
+
+/// The whole call, with all its spaces, and its digest.
+fn call_lines(request: &Request, columns: usize) -> String {
+    let margin = " ".repeat(INDENT);
+    let mut out = String::new();
+    for line in whole(&request.plan).split('\n') {
+        for part in chunks(line, columns.saturating_sub(INDENT).max(2)) {
+            out.push_str(&format!("{margin}{part}\n"));
         }
     }
+    out + &paint(BOLD, &format!("digest {}", request.digest())) + "\n"
 }
 
 fn report_lines(report: &WorkReport, columns: usize, renders_markdown: bool) -> String {
@@ -133,19 +149,27 @@ pub fn waits_for(request: &Request) -> String {
     }
 }
 
-/// Returns the commands that show, approve and reject a request of this kind.
-pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
-    let noun = kind.noun();
-    let id = shell_word(id);
-    let reject = format!("`brigade {noun} reject {id} --feedback TEXT`");
-    [format!("`brigade {noun} show {id}`"), format!("`brigade {noun} approve {id}`"), reject]
+/// Returns the commands that show, approve and reject a request. The approval of a cut call needs its digest: `digest`, if it was shown.
+pub fn commands(request: &Request, digest: Option<&str>) -> [String; 3] {
+    let noun = request.kind.noun();
+    let id = shell_word(&request.id);
+    let is_cut = request.approved_digest(None).is_err();
+    let option = if is_cut { format!(" --digest {}", digest.unwrap_or("DIGEST")) } else { String::new() };
+    [
+        format!("`brigade {noun} show {id}`"),
+        format!("`brigade {noun} approve {id}{option}`"),
+        format!("`brigade {noun} reject {id} --feedback TEXT`"),
+    ]
 }
 
-/// Returns the commands that answer a request of this kind.
-pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
-    let [_, approve, reject] = commands(kind, id);
-    let for_run = if kind == RequestKind::Permission { ", with `--for-run` for the rest of the run" } else { "" };
-    format!("{approve}{for_run}, or {reject}")
+/// Returns the commands that answer a request.
+pub fn how_to_answer(request: &Request) -> String {
+    let [show, approve, reject] = commands(request, None);
+    let is_cut = request.approved_digest(None).is_err();
+    let show = if is_cut { format!("{show} shows the rest and the digest; then ") } else { String::new() };
+    let is_permission = request.kind == RequestKind::Permission;
+    let for_run = if is_permission { ", with `--for-run` for the rest of the run" } else { "" };
+    format!("{show}{approve}{for_run}, or {reject}")
 }
 
 pub(super) fn responder(request: &Request) -> &str {

@@ -353,7 +353,8 @@ mod tests {
             ..Request::new(id, kind, "alice", "bob", UnixMs(50_000))
         };
         let text = "No tests.\nWrite some.".to_owned();
-        let answer = ApprovalAnswer { approve: false, text, by: "bob".into(), at: UnixMs(55_000), for_run: false };
+        let answer =
+            ApprovalAnswer { approve: false, text, by: "bob".into(), at: UnixMs(55_000), for_run: false, digest: None };
         let answered = Request { answer: Some(answer), ..request(RequestKind::Review, "review-1") };
         let requests = [&answered, &request(RequestKind::PlanApproval, "plan-2")];
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();

@@ -9,20 +9,12 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::domain::failure_summary::summary_of;
+use crate::domain::request_text::is_harmful;
 use crate::domain::time::UnixMs;
 pub use crate::domain::units::{bytes, duration, join_up_to};
 
 /// The width of output that does not go to a terminal: enough for programs, and a bound.
 pub const WIDTH_UNBOUNDED: usize = 4096;
-
-/// Returns true if a terminal could execute this character, or show text in another order because of it.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-        )
-}
 
 /// Escapes the characters that a terminal could execute. Newlines and tabs stay.
 pub fn printable(text: &str) -> String {

@@ -15,7 +15,7 @@ use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
 use super::text::{self, ago, count, duration, first_line, join_up_to, one_line};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::evidence::Caveat;
-use crate::domain::name::LEAD;
+use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::state::Mode;
 use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
@@ -307,6 +307,10 @@ impl Timeline {
             EventKind::ToolFinished { teammate, tool, ok: true, ms, .. } => tool_succeeded(teammate, tool, *ms)?,
             EventKind::ToolFinished { teammate, tool, not_made, ms, reason, .. } => {
                 tool_failed(teammate, tool, *not_made, *ms, reason.as_deref())
+            }
+            // A request is shown to its end, which names the command that shows all of it.
+            EventKind::MessageSent { from, to, about, task, .. } if to == HUMAN || task.is_some() => {
+                folded(from, format!("to {to}: {about}"), PLAIN)
             }
             EventKind::MessageSent { from, to, about, .. } => line(from, format!("to {to}: {about}"), PLAIN),
             answer @ EventKind::RequestAnswered { .. } => request_answered(answer)?,

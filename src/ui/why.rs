@@ -124,7 +124,7 @@ fn waiting_request(request: &Request) -> String {
 
 /// Returns the commands that answer the request, one on each line.
 fn commands_for(request: &Request) -> String {
-    super::approvals::commands(request.kind, &one_line(&request.id)).join("\n")
+    super::approvals::commands(request, None).join("\n")
 }
 
 fn open_approvals(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {

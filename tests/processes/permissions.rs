@@ -7,12 +7,17 @@ use crate::testkit::workspace::TestWorkspace;
 
 /// A team of one member with these settings, whose model runs `touch made` and then `touch again`.
 fn workspace(settings: &str) -> TestWorkspace {
+    workspace_with(settings, &["touch made", "touch made", "touch again"])
+}
+
+/// A team of one member with these settings, whose model runs these commands.
+fn workspace_with(settings: &str, commands: &[&str]) -> TestWorkspace {
     let workspace = TestWorkspace::new();
-    let bash = |command: &str| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let bash = |command: &&str| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
     let report = json!({ "call": [{ "tool": "task_update", "input": {
         "task_id": "{{task}}", "status": "completed", "result": "done"
     } }] });
-    let script = json!({ "task": [bash("touch made"), bash("touch made"), bash("touch again"), report] });
+    let script = json!({ "task": commands.iter().map(bash).chain([report]).collect::<Vec<_>>() });
     workspace.write("script.json", &script.to_string());
     workspace.write("plan.md", "## Make files\nMake them.\n");
     workspace.write(
@@ -72,6 +77,81 @@ fn call_waits_for_permission_of_person() {
     assert!(answered.iter().all(|line| log.contains(line)), "{log}");
     let transcript = workspace.read(".team/transcripts/ann.jsonl");
     assert!(transcript.contains("Not called: the person refused it: not that file."), "{transcript}");
+}
+
+#[test]
+fn cut_call_is_approved_with_the_digest_of_what_was_shown() {
+    let script: String = (1..=82).map(|number| format!("echo {number} >> made\n")).collect();
+    let workspace = workspace_with("mode = \"ask\"", &[&script]);
+    let mut run = workspace.start(&["run", "crew"]);
+    let request = wait_for_request(&workspace, &mut run);
+    let id = id(&request);
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let start = "bash: echo 1 >> made ⏎ echo 2 >> made ⏎ ";
+    let rest = format!("more lines: `brigade permission show {id}`");
+    wait_until("the timeline has the call", || run.output_so_far().contains("asks for permission"));
+    for (place, text) in [
+        ("list", workspace.run(&["permission"]).out),
+        ("inbox", workspace.run(&["inbox"]).out),
+        ("log", workspace.run(&["log"]).out),
+        ("run", run.output_so_far()),
+    ] {
+        let text = words(&text);
+        assert!(text.contains(start) && text.contains(&rest), "{place}: {text}");
+        assert!(!text.contains("echo 82"), "{place}: {text}");
+    }
+    for arguments in
+        [&["permission", "approve", id][..], &["permission", "approve", id, "--digest", "0123456789abcdef"]]
+    {
+        let refused = workspace.run(arguments);
+        let text = words(&refused.err);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(text.contains("does not show") && text.contains("more lines"), "{text}");
+        assert!(text.contains(&format!("`brigade permission show {id}`")), "{text}");
+    }
+    assert!(!workspace.join("made").exists());
+    let shown = workspace.run(&["permission", "show"]);
+    assert!((2..=82).all(|number| shown.out.contains(&format!("  echo {number} >> made\n"))), "{}", shown.out);
+    let digest = shown.out.lines().find_map(|line| line.strip_prefix("digest ")).unwrap().to_owned();
+    assert!(shown.err.contains(&format!("brigade permission approve {id} --digest {digest}")), "{shown:?}");
+    assert_eq!(request["digest"], digest.as_str());
+    let answer = workspace.run(&["permission", "approve", id, "--digest", &digest]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.read("made").ends_with("82\n"));
+}
+
+#[test]
+fn approval_of_exchanged_request_allows_nothing() {
+    for is_exchanged_back in [false, true] {
+        let workspace = workspace("mode = \"ask\"");
+        let mut run = workspace.start(&["run", "crew"]);
+        let request = wait_for_request(&workspace, &mut run);
+        let exchange = |from: &str, to: &str| {
+            let requests = workspace.read(".team/requests.json");
+            assert!(requests.contains(from), "{requests}");
+            workspace.write(".team/requests.json", &requests.replace(from, to));
+        };
+        exchange("bash: touch made", "bash: touch fine");
+        let shown = workspace.json(&["permission", "show"]);
+        assert_eq!(shown["plan"], "bash: touch fine");
+        let digest = shown["digest"].as_str().unwrap();
+        assert_ne!(request["digest"], digest);
+        if is_exchanged_back {
+            exchange("bash: touch fine", "bash: touch made");
+        }
+        let answer = workspace.run(&["permission", "approve", id(&request), "--digest", digest]);
+        if is_exchanged_back {
+            assert!(answer.code == Some(1) && answer.err.contains("the digest is that of another call"), "{answer:?}");
+            assert_eq!(workspace.run(&["permission", "reject"]).code, Some(0));
+        }
+        let reason = "the approval is for another call: its digest is not that of this call";
+        let transcript = || workspace.read(".team/transcripts/ann.jsonl");
+        wait_until("the call is refused", || transcript().contains("Not called:"));
+        assert_eq!(transcript().contains(reason), !is_exchanged_back, "{}", transcript());
+        assert!(!workspace.join("made").exists());
+        run.kill();
+    }
 }
 
 #[test]

@@ -25,10 +25,15 @@ sleep 600
 
 /// A team of the agent in an interactive session.
 fn session() -> TestSession {
+    session_writing("two coats of blue")
+}
+
+/// A team of an agent that writes this text, without quotes.
+fn session_writing(text: &str) -> TestSession {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     fs::write(path.join(".gitignore"), "*\n").unwrap();
-    fs::write(path.join("agent.sh"), AGENT).unwrap();
+    fs::write(path.join("agent.sh"), AGENT.replace("two coats of blue", text)).unwrap();
     fs::write(path.join("plan.md"), "## Paint\nPaint the shed.\n").unwrap();
     let command = format!("sh {}", path.join("agent.sh").display());
     let config = format!(
@@ -103,6 +108,53 @@ fn permission_of_agent_is_answered_in_watch() {
     watch.wait_until("the next call", |shown| shown.contains(&format!("brigade permission approve {second}")));
     watch.type_in("A");
     assert_eq!(refusals(&team, "green, please"), [true, false, false]);
+    watch.type_in("q");
+    assert_eq!(watch.code(), Some(0), "{}", watch.shown());
+}
+
+/// The content of a file with more lines than a terminal shows, as in JSON.
+fn long_content() -> String {
+    (1..=99).map(|number| format!("coat {number}")).collect::<Vec<_>>().join("\\\\n")
+}
+
+#[test]
+fn cut_call_is_shown_and_asked_about_at_terminal() {
+    let mut team = session_writing(&long_content());
+    let first = wait_for_request(&team, "");
+    team.wait_until("the session shows the start of the call, and the command that shows the rest", |shown| {
+        shown.contains("coat 1 ⏎ + coat 2") && shown.contains(&format!("more lines: `/permission show {first}`"))
+    });
+    team.wait_for_line(&format!("crew? ada asks about permission {first} (Tab shows it)"));
+    team.type_in(&format!("/permission approve {first}\r"));
+    team.wait_until("the session does not ask", |shown| shown.contains("needs its digest"));
+    for (answer, words) in [("n\r", "you did not answer yes"), ("y\r", "approved; ada continues")] {
+        let mut terminal = team.beside(&["permission", "approve", &first], 120, 120);
+        terminal.wait_until("the whole call and a question", |shown| {
+            shown.contains("+ coat 50") && shown.contains("+ coat 99") && shown.contains("Allow this call? [y/N]")
+        });
+        terminal.type_in(answer);
+        terminal.wait_until("the answer", |shown| shown.contains(words));
+        assert_eq!(terminal.code(), Some(if answer == "n\r" { 1 } else { 0 }));
+    }
+    assert_ne!(wait_for_request(&team, &first), first);
+}
+
+#[test]
+fn watch_allows_call_only_at_the_end_of_its_text() {
+    let team = session_writing(&long_content());
+    let first = wait_for_request(&team, "");
+    let mut watch = team.beside(&["watch"], 40, 140);
+    watch.wait_until("something waits", |shown| shown.contains("For you (1)"));
+    watch.type_in("3");
+    watch.wait_until("the call", |shown| shown.contains("+ coat 20"));
+    assert!(!watch.shown().contains("+ coat 99"), "the call fits the screen");
+    watch.type_in("a");
+    watch.wait_until("the key waits for the end", |shown| shown.contains("read it to its end"));
+    watch.type_in("\u{1b}[F");
+    watch.wait_until("the end of the call", |shown| shown.contains("+ coat 99") && shown.contains("digest "));
+    watch.type_in("a");
+    watch.wait_until("the answer", |shown| shown.contains(&format!("permission {first} approved")));
+    assert_ne!(wait_for_request(&team, &first), first);
     watch.type_in("q");
     assert_eq!(watch.code(), Some(0), "{}", watch.shown());
 }

@@ -182,7 +182,7 @@ impl World {
             let process = self.next_process();
             let by = Responder { name: HUMAN, process: &process };
             let outbox = Outbox { stores: &person.stores, now: self.host.now(), events: None };
-            let answer = Answer { approve: approves(), feedback: Some("go on"), for_run: false };
+            let answer = Answer { approve: approves(), feedback: Some("go on"), for_run: false, digest: None };
             // It may have an answer already.
             let _ = approvals::send_answer(&outbox, by, &request.id, request.kind, answer).await;
         }

@@ -646,6 +646,6 @@ pub fn start_continuous() -> StartOptions {
 pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores, now, events: None };
-    let answer = Answer { approve: true, feedback: Some("go on"), for_run: false };
+    let answer = Answer { approve: true, feedback: Some("go on"), for_run: false, digest: None };
     let _ = approvals::send_answer(&outbox, by, id, RequestKind::PlanApproval, answer).await;
 }

@@ -57,7 +57,7 @@ pub async fn approve(harness: &TestTeam) {
     let id = review_of(harness).await.expect("a review waits").id;
     let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores: &harness.stores, now: harness.clock.now(), events: None };
-    let answer = Answer { approve: true, feedback: None, for_run: false };
+    let answer = Answer { approve: true, feedback: None, for_run: false, digest: None };
     approvals::send_answer(&outbox, by, &id, RequestKind::Review, answer).await.unwrap();
 }
 

@@ -90,7 +90,9 @@ impl Turn<'_> {
             Ok(input) => input,
             Err(refusal) => return Ok(call.result(refusal.to_string(), true)),
         };
-        if let Err(refusal) = self.host.ask_permission(&table::permission_call(&call.tool, &input), "").await {
+        let permission = table::permission_call(&call.tool, &input);
+        let details = table::permission_details(&call.tool, &input);
+        if let Err(refusal) = self.host.ask_permission(&permission, &details).await {
             return Ok(call.result(refusal.to_string(), true));
         }
         let step = self.host.step(&step_id, &call.tool, tool.about(&input));

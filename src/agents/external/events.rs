@@ -18,6 +18,7 @@ use crate::domain::budget::UsageFault;
 use crate::domain::event::EventKind;
 use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::PhaseEvent;
+use crate::domain::request_text::CallDetails;
 use crate::domain::shell_blocks;
 use crate::domain::transcript::{Block, Usage};
 use crate::run::budget::Reservation;
@@ -303,7 +304,7 @@ impl Turn<'_> {
             return Ok(None);
         };
         let permission = PermissionCall { tool: call.tool.clone(), kind: ToolKind::Board, subject: String::new() };
-        if let Err(refusal) = self.host.ask_permission(&permission, "").await {
+        if let Err(refusal) = self.host.ask_permission(&permission, &CallDetails::default()).await {
             let response = call.response(&refusal.to_string(), true);
             self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
             return Ok(None);

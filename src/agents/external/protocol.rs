@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::domain::permission::{PermissionCall, Permissions, ToolKind};
+use crate::domain::request_text::CallDetails;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 
@@ -252,8 +253,8 @@ pub trait AgentProtocol: Send + Sync {
     /// The reason why the arguments do not say what the call is about.
     fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> Result<PermissionCall, String>;
 
-    /// Returns what the person must know about a call: its change, and the agent's reason for it.
-    fn permission_details(&self, tool: &str, input: &Value) -> String;
+    /// Returns the arguments of a call that its subject does not name, such as the lines that it changes.
+    fn permission_details(&self, tool: &str, input: &Value) -> CallDetails;
 
     /// Returns the name of a board tool, if the agent calls one under this name.
     fn board_tool<'t>(&self, tool: &'t str) -> Option<&'t str>;

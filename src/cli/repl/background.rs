@@ -165,14 +165,15 @@ impl JobContext {
             self.screen.note(&cut(&text, columns()));
         }
         let requests: Vec<&Request> = waiting.approvals_for_person().collect();
-        self.screen.print(&approvals::list(&requests, self.context.now(), columns()));
+        let list = approvals::list(&requests, self.context.now(), columns());
+        self.screen.print(&self.context.in_repl(&self.screen).hint(&list));
     }
 
     /// Updates the items on the prompt, and draws it again if they are others. Returns those that no longer wait.
     fn update_prompt(&self, waiting: &PendingForPerson) -> Vec<OpenQuestion> {
         let open_question = |from: &str, what: &str, answer_prefix: String, how| {
             let text = one_line(&format!("{from} {what}"));
-            OpenQuestion { text, answer_prefix, how }
+            OpenQuestion { text, short: None, answer_prefix, how }
         };
         let questions = waiting.questions.iter().map(|question| {
             let is_heard = self.lead_has_model && question.from == LEAD;
@@ -183,10 +184,15 @@ impl JobContext {
             };
             open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });
+        let repl = self.context.in_repl(&self.screen);
         let approvals = waiting.approvals_for_person().map(|request| {
             let noun = request.kind.noun();
-            let what = format!("asks about {noun} {}: {}", request.id, approvals::title(request));
-            open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
+            let what = format!("asks about {noun} {}", request.id);
+            let title = repl.hint(&approvals::title(request));
+            let show = format!("/{noun} show {}", one_line(&request.id));
+            let short = one_line(&format!("{} {what}", request.from));
+            let question = open_question(&request.from, &format!("{what}: {title}"), show, "Tab shows it");
+            OpenQuestion { short: Some(short), ..question }
         });
         let open: Vec<OpenQuestion> = questions.chain(approvals).collect();
         let before = std::mem::replace(&mut self.empty_line.lock().questions, open.clone());

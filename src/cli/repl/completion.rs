@@ -21,6 +21,8 @@ pub struct EmptyLine {
 pub struct OpenQuestion {
     /// The sender and the question.
     pub text: String,
+    /// The text for a line that has no room for all of a plan or a call, whose start alone could mislead.
+    pub short: Option<String>,
     /// The start of an answer, or the command that shows the request; empty if any text answers.
     pub answer_prefix: String,
     /// The first step of an answer, for the hint after the question.
@@ -58,12 +60,12 @@ impl EmptyLine {
             count => format!(" (Tab lists all {count})"),
         };
         let columns_left = columns.saturating_sub(width(&suffix));
+        let text = match &last.short {
+            Some(short) if width(&last.text) > columns_left => short,
+            _ => &last.text,
+        };
         // With few columns left only the question is shown.
-        Some(if columns_left > columns / 2 {
-            cut(&last.text, columns_left) + &suffix
-        } else {
-            cut(&last.text, columns)
-        })
+        Some(if columns_left > columns / 2 { cut(text, columns_left) + &suffix } else { cut(text, columns) })
     }
 
     /// The answer to the only question, or a list of all questions.
@@ -161,6 +163,7 @@ mod tests {
         line.waiting_for = Some(WaitingFor::Other("a task: the goal is not met".to_owned()));
         assert_eq!(line.text(80).unwrap(), "(waits for a task: the goal is not met)");
         let open_question = |text: &str, answer_prefix: &str, how| OpenQuestion {
+            short: None,
             text: text.into(),
             answer_prefix: answer_prefix.into(),
             how,

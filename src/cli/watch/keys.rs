@@ -16,7 +16,7 @@ const HELP: [(&str, &str); 13] = [
     ("Enter, Esc", "open and close the details"),
     ("d", "the diff of the selected task"),
     ("w", "why the selected task is in its state"),
-    ("a", "approve the selected plan, review or permission"),
+    ("a", "approve the selected plan, review or permission, at its end"),
     ("A", "grant the selected permission for the whole run"),
     ("r", "reject it, with your reason"),
     ("m", "message to the selected member, sender or owner"),
@@ -151,14 +151,21 @@ fn show_task(model: &mut Model, details: TaskDetails) {
 /// Approves the selected request; a permission with `for_run` until the team ends.
 fn approve(model: &mut Model, for_run: bool) -> Effect {
     match model.selected_approval() {
-        Some((kind, _)) if for_run && kind != RequestKind::Permission => {
+        Some((kind, ..)) if for_run && kind != RequestKind::Permission => {
             model.set_message(NO_PERMISSION);
             Effect::None
         }
         // An answer cannot be taken back.
-        Some((kind, id)) if model.shows_selected() => {
-            let options = for_run.then_some("--for-run");
-            Effect::Run(argv([kind.noun(), "approve"].into_iter().chain(options).chain(["--", id])))
+        Some((kind, id, digest)) if model.shows_selected() && model.shows_end() => {
+            let for_run = for_run.then(|| "--for-run".to_owned());
+            let digest = digest.map(|digest| format!("--digest={digest}"));
+            let words = [kind.noun(), "approve"].map(str::to_owned).into_iter();
+            let id = ["--", id].map(str::to_owned);
+            Effect::Run(argv(words.chain(for_run).chain(digest).chain(id)))
+        }
+        Some(_) if model.shows_selected() => {
+            model.set_message("read it to its end (PgDn or End), and press the key again");
+            Effect::None
         }
         Some(_) => {
             model.is_open = true;
@@ -173,7 +180,7 @@ fn approve(model: &mut Model, for_run: bool) -> Effect {
 }
 
 fn reject(model: &mut Model) {
-    let Some((kind, id)) = model.selected_approval() else { return model.set_message(NO_APPROVAL) };
+    let Some((kind, id, _)) = model.selected_approval() else { return model.set_message(NO_APPROVAL) };
     let purpose = InputPurpose::Rejection { kind, id: id.to_owned() };
     model.input = Some(Input::new(purpose));
 }
@@ -253,7 +260,7 @@ mod tests {
         let command = model.next_details_command().unwrap();
         model.set_details(
             &command,
-            format!("\x1b[1m#1 Paint\x1b[0m\n\n{}{}\n", "blue paint ".repeat(9), "漢".repeat(50)),
+            Ok(format!("\x1b[1m#1 Paint\x1b[0m\n\n{}{}\n", "blue paint ".repeat(9), "漢".repeat(50))),
         );
         let lines: Vec<&str> = model.details().lines().collect();
         assert!(lines.iter().all(|line| width(line) <= 40), "{lines:?}");

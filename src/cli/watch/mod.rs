@@ -52,7 +52,7 @@ pub struct Watch {
 /// The result of a job that ran in a thread of its own.
 enum JobResult {
     /// The command for details, and its answer.
-    Details(Argv, String),
+    Details(Argv, Result<String, String>),
     /// The answer of a command that a key ran, or its error.
     Command(Result<String, String>),
 }
@@ -185,7 +185,7 @@ impl Watcher<'_> {
         let context = self.context.in_watch(model.details_columns());
         self.jobs.spawn_blocking(move || {
             let text = answer_as_text(&context, command.clone());
-            JobResult::Details(command, text.unwrap_or_else(|error| error))
+            JobResult::Details(command, text)
         });
     }
 

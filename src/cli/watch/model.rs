@@ -118,6 +118,8 @@ enum Subject {
 struct Details {
     subject: Subject,
     text: String,
+    /// True if the text is what was asked for, and no error.
+    is_answer: bool,
     /// True if the text may be out of date.
     is_stale: bool,
     /// The command that is running, if any.
@@ -178,7 +180,15 @@ impl Model {
             shows_help: false,
             input: None,
             message: String::new(),
-            details: Details { subject, text, is_stale: false, requested, scroll: 0, follows_end: false },
+            details: Details {
+                subject,
+                text,
+                is_answer: false,
+                is_stale: false,
+                requested,
+                scroll: 0,
+                follows_end: false,
+            },
             mode_to_continue: Mode::Continuous,
             has_changed: true,
         }
@@ -313,7 +323,14 @@ impl Model {
 
     /// Returns true if the text about the selected item is on the screen.
     pub fn shows_selected(&self) -> bool {
-        self.subject().is_some_and(|subject| self.details.subject == subject) && !self.details.text.is_empty()
+        let is_shown = self.subject().is_some_and(|subject| self.details.subject == subject);
+        is_shown && self.details.is_answer && !self.details.text.is_empty()
+    }
+
+    /// Returns true if the end of the text about the selected item is on the screen.
+    pub fn shows_end(&self) -> bool {
+        let rows = self.body_rows();
+        self.details.position(rows) == self.details.scroll_max(rows)
     }
 
     /// The subject of the visible details. `None` if no details are visible.
@@ -332,7 +349,12 @@ impl Model {
                 })
             }
             Some(Item::Member(name)) => Subject::Answer(argv(["transcript", name])),
-            Some(Item::Approval { kind, id, .. }) => Subject::Answer(argv([kind.noun(), "show", id])),
+            Some(Item::Approval { kind, id, digest, .. }) => {
+                // The text on the screen is that of the call that a key approves.
+                let digest = digest.iter().map(|digest| format!("--digest={digest}"));
+                let words = [kind.noun(), "show"].map(str::to_owned).into_iter();
+                Subject::Answer(argv(words.chain(digest).chain([id.clone()])))
+            }
             Some(Item::Mail { from, text }) => Subject::Mail { from: from.clone(), text: text.clone() },
             None => Subject::Nothing,
         })
@@ -371,10 +393,14 @@ impl Model {
     }
 
     /// Takes the answer of the requested command. The answer of any other command is ignored.
-    pub fn set_details(&mut self, command: &Argv, text: String) {
+    pub fn set_details(&mut self, command: &Argv, answer: Result<String, String>) {
         self.details.requested = None;
-        let text = folded(&text, self.details_columns());
+        let is_answer = answer.is_ok();
+        let text = folded(&answer.unwrap_or_else(|error| error), self.details_columns());
         let is_shown = matches!(&self.details.subject, Subject::Answer(shown) if shown == command);
+        if is_shown {
+            self.details.is_answer = is_answer;
+        }
         if is_shown && self.details.text != text {
             self.details.text = text;
             self.mark_changed();
@@ -427,10 +453,10 @@ impl Model {
         }
     }
 
-    /// The plan or review that is selected.
-    pub fn selected_approval(&self) -> Option<(RequestKind, &str)> {
+    /// The plan, review or permission that is selected, and the digest of its call.
+    pub fn selected_approval(&self) -> Option<(RequestKind, &str, Option<&str>)> {
         match self.selected_item() {
-            Some(Item::Approval { kind, id, .. }) => Some((*kind, id)),
+            Some(Item::Approval { kind, id, digest, .. }) => Some((*kind, id, digest.as_deref())),
             _ => None,
         }
     }

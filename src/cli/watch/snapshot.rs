@@ -53,8 +53,8 @@ pub enum Item {
     Task(TaskId, Option<String>),
     /// The lead or a teammate.
     Member(String),
-    /// A plan or a review that waits for an answer, its id and its author.
-    Approval { kind: RequestKind, id: String, from: String },
+    /// A plan, a review or a permission that waits for an answer, its id, its author, and the digest of its call.
+    Approval { kind: RequestKind, id: String, from: String, digest: Option<String> },
     /// A question or other mail: its sender and its text.
     Mail { from: String, text: String },
 }
@@ -161,7 +161,8 @@ fn for_you(waiting: &PendingForPerson, now: UnixMs, columns: usize) -> List {
         } else {
             format!("{} for {}", request.kind.noun(), one_line(&request.to))
         };
-        let item = Item::Approval { kind: request.kind, id: request.id.clone(), from: request.from.clone() };
+        let digest = (request.kind == RequestKind::Permission).then(|| request.digest());
+        let item = Item::Approval { kind: request.kind, id: request.id.clone(), from: request.from.clone(), digest };
         add(&request.from, &what, ago(request.at, now), &approvals::title(request), item);
     }
     let is_other = |message: &&Message| !Questions::is_question_to_person(message);

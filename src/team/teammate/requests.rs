@@ -53,7 +53,7 @@ impl PendingRequests {
         host.notify_lead(message).await;
         let text = text.to_owned();
         let by = host.name().to_owned();
-        let answer = ApprovalAnswer { approve: true, text, by, at: now, for_run: false };
+        let answer = ApprovalAnswer { approve: true, text, by, at: now, for_run: false, digest: None };
         if let Err(error) = requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }

@@ -10,7 +10,8 @@ use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
     AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, ReportedUsage, SessionStart,
 };
-use crate::domain::permission::{PermissionCall, ToolKind, change_text};
+use crate::domain::permission::{PermissionCall, ToolKind};
+use crate::domain::request_text::CallDetails;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 
@@ -107,12 +108,11 @@ impl AgentProtocol for ClaudeProtocol {
         Ok(PermissionCall { tool: known.brigade_name.to_owned(), kind: known.kind, subject })
     }
 
-    fn permission_details(&self, tool: &str, input: &Value) -> String {
-        match tool {
-            "Edit" => change_text(text_of(&input["old_string"]), text_of(&input["new_string"])),
-            "Write" => change_text("", text_of(&input["content"])),
-            "NotebookEdit" => change_text("", text_of(&input["new_source"])),
-            _ => string_of(&input["description"]),
+    fn permission_details(&self, tool: &str, input: &Value) -> CallDetails {
+        match find_tool(tool) {
+            Some(known) => CallDetails::of(tool, input, known.subject.field(), known.change),
+            // The subject has all arguments.
+            None => CallDetails { text: String::new(), ..CallDetails::of(tool, input, None, None) },
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) struct ClaudeTool {
     pub kind: ToolKind,
     /// The argument that rules are about.
     pub subject: Subject,
+    /// The arguments with the lines that a call removes and adds.
+    pub change: Option<[&'static str; 2]>,
 }
 
 /// The argument of a tool that rules are about.
@@ -48,10 +50,14 @@ impl Subject {
 }
 
 const fn tool(name: &'static str, brigade_name: &'static str, kind: ToolKind, subject: Subject) -> ClaudeTool {
-    ClaudeTool { name, brigade_name, kind, subject }
+    ClaudeTool { name, brigade_name, kind, subject, change: None }
 }
 
 impl ClaudeTool {
+    const fn changing(self, removed: &'static str, added: &'static str) -> Self {
+        Self { change: Some([removed, added]), ..self }
+    }
+
     /// Returns the argument of a call that rules are about.
     ///
     /// # Errors
@@ -86,9 +92,9 @@ impl ClaudeTool {
 #[rustfmt::skip]
 pub(super) const TOOLS: [ClaudeTool; 14] = [
     tool("Bash",         "bash",        ToolKind::Command, Subject::Text("command")),
-    tool("Edit",         "edit_file",   ToolKind::Edit,    Subject::Path("file_path")),
-    tool("Write",        "write_file",  ToolKind::Edit,    Subject::Path("file_path")),
-    tool("NotebookEdit", "edit_file",   ToolKind::Edit,    Subject::Path("notebook_path")),
+    tool("Edit",         "edit_file",   ToolKind::Edit,    Subject::Path("file_path")).changing("old_string", "new_string"),
+    tool("Write",        "write_file",  ToolKind::Edit,    Subject::Path("file_path")).changing("", "content"),
+    tool("NotebookEdit", "edit_file",   ToolKind::Edit,    Subject::Path("notebook_path")).changing("", "new_source"),
     tool("Read",         "read_file",   ToolKind::Read,    Subject::Path("file_path")),
     tool(GLOB,           "glob",        ToolKind::Read,    Subject::Folder("path")),
     tool("Grep",         "grep",        ToolKind::Read,    Subject::Folder("path")),
