@@ -31,6 +31,7 @@ pub mod plan_update;
 pub mod prompt;
 pub mod records;
 pub mod replay;
+pub mod request_error;
 pub mod request_text;
 pub mod run_verdict;
 pub mod session;

@@ -90,14 +90,14 @@ mod tests {
             ("docs/../src/a.rs", "src/a.rs"),
             ("../a", "../a"),
             ("a/../../b", "../b"),
-            ("/work/team/src/a.rs", "src/a.rs"),
-            ("/work/./team/docs/../src", "src"),
-            ("/work/team", ""),
-            ("/work/teams/a", "/work/teams/a"),
+            ("/srv/team/src/a.rs", "src/a.rs"),
+            ("/srv/./team/docs/../src", "src"),
+            ("/srv/team", ""),
+            ("/srv/teams/a", "/srv/teams/a"),
             ("/../etc", "/etc"),
             (".", ""),
         ] {
-            assert_eq!(normalised(path, "/work/team/"), expected, "{path}");
+            assert_eq!(normalised(path, "/srv/team/"), expected, "{path}");
         }
         assert_eq!(normalised("/etc/passwd", ""), "/etc/passwd");
         for (path, leads_out) in [("a", false), ("a/../b", false), ("..a", false), ("a/../../b", true), ("/a", true)] {

@@ -308,11 +308,7 @@ impl Timeline {
             EventKind::ToolFinished { teammate, tool, not_made, ms, reason, .. } => {
                 tool_failed(teammate, tool, *not_made, *ms, reason.as_deref())
             }
-            // A request is shown to its end, which names the command that shows all of it.
-            EventKind::MessageSent { from, to, about, task, .. } if to == HUMAN || task.is_some() => {
-                folded(from, format!("to {to}: {about}"), PLAIN)
-            }
-            EventKind::MessageSent { from, to, about, .. } => line(from, format!("to {to}: {about}"), PLAIN),
+            EventKind::MessageSent { from, to, about, task, .. } => message_sent(from, to, about, task.is_some()),
             answer @ EventKind::RequestAnswered { .. } => request_answered(answer)?,
             EventKind::Compacted { teammate, covers } => {
                 line(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
@@ -373,6 +369,12 @@ impl Timeline {
 /// The name in front of a change of the board.
 fn actor(by: &str) -> &str {
     if by == UNKNOWN_ACTOR { OUTSIDE } else { by }
+}
+
+/// Messages to the person and requests are shown to their end, which can name the command that shows the rest.
+fn message_sent<'a>(from: &'a str, to: &str, about: &str, is_request: bool) -> Entry<'a> {
+    let text = format!("to {to}: {about}");
+    if to == HUMAN || is_request { folded(from, text, PLAIN) } else { line(from, text, PLAIN) }
 }
 
 /// Returns `None` if the line of the session says the same.

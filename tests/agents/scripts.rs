@@ -307,7 +307,7 @@ fn change_through_link_is_refused() {
 }
 
 #[test]
-fn agent_reads_no_hidden_file_by_search_or_second_path() {
+fn agent_search_shows_no_hidden_file() {
     let calls = [
         hook("PreToolUse", "Read", "{\"file_path\":\"'$PWD'/docs/../secrets/key\"}"),
         hook("PreToolUse", "Read", "{\"file_path\":\"docs/a\",\"path\":\"secrets/key\"}"),

@@ -80,7 +80,7 @@ fn call_waits_for_permission_of_person() {
 }
 
 #[test]
-fn cut_call_is_approved_with_the_digest_of_what_was_shown() {
+fn cut_call_needs_digest_of_what_was_shown() {
     let script: String = (1..=82).map(|number| format!("echo {number} >> made\n")).collect();
     let workspace = workspace_with("mode = \"ask\"", &[&script]);
     let mut run = workspace.start(&["run", "crew"]);
