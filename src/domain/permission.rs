@@ -572,6 +572,8 @@ mod tests {
         assert!(plan.excludes("bash", ToolKind::Command) && !plan.excludes("grep", ToolKind::Read));
         let denied = Permissions { deny: rules(&["bash(rm:*)", "Glob"]), ..Permissions::default() };
         assert!(denied.excludes("glob", ToolKind::Read) && !denied.excludes("bash", ToolKind::Command));
+        let unread = Permissions { deny: rules(&["read_file"]), ..Permissions::default() };
+        assert!(unread.excludes("grep", ToolKind::Read) && !unread.excludes("write_file", ToolKind::Edit));
     }
 
     #[test]

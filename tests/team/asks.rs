@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
+use brigade::domain::permission::PermissionRule;
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelRequest, RequestPurpose};
 use brigade::team::handle::TeamCommand;
@@ -84,6 +85,33 @@ async fn sub_agent_answers_in_its_own_context() {
     let spent = brigade::domain::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
     assert_eq!(spent, 11 * 4, "the sub-agent's requests count for alice");
     harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub_agent_sees_no_hidden_file() {
+    let mut harness = team(|turn| match turn {
+        0 => call(&[
+            ("grep", json!({"pattern": "token"})),
+            ("glob", json!({"pattern": "*"})),
+            ("read_file", json!({"path": "docs/../secrets/key"})),
+        ]),
+        _ => say("Done."),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    for path in ["secrets/key", "docs/open"] {
+        let path = folder.path().join(path);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "token").unwrap();
+    }
+    harness.workspace = folder.path().to_owned();
+    harness.spec.members[0].permissions.deny = vec![PermissionRule::parse("read_file(secrets/**)").unwrap()];
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let sent = harness.sent_by("alice");
+    let text = sent.iter().rfind(|sent| is_question(sent)).unwrap().text();
+    assert!(text.contains("docs/open:1:token") && !text.contains("secrets/key:"), "{text}");
+    assert!(text.contains("the rule `read_file(secrets/**)` denies it"), "{text}");
+    assert_eq!(text.matches("secrets/key").count(), 1, "only in the call of read_file: {text}");
 }
 
 #[tokio::test(start_paused = true)]
