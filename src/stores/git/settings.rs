@@ -5,7 +5,7 @@
 //! repository's are read again when one of its files changes. Each filter and merge driver is replaced by a command that runs it in the
 //! sandbox; see [`DriverSandbox`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ use crate::stores::fs::FileStamp;
 
 /// The sections that matter to Brigade's calls. Other sections of the repository stay in its files; the user's other sections are ignored.
 #[rustfmt::skip]
-const SECTIONS: [&str; 22] = [
-    "add", "advice", "apply", "attr", "checkout", "clean", "commit", "core", "diff", "feature", "filter", "i18n",
-    "index", "log", "merge", "pack", "safe", "sparse", "status", "submodule", "user", "worktree",
+const SECTIONS: [&str; 24] = [
+    "add", "advice", "apply", "attr", "author", "checkout", "clean", "commit", "committer", "core", "diff", "feature",
+    "filter", "i18n", "index", "log", "merge", "pack", "safe", "sparse", "status", "submodule", "user", "worktree",
 ];
 /// Settings that git takes only from the repository's own file.
 const FILE_ONLY_KEYS: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
@@ -257,15 +257,17 @@ impl Settings {
         of_repository: &[Setting],
     ) -> Result<(Variables, Vec<ReplacedSetting>), RepositoryError> {
         let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
-        let of_repository = of_repository.iter().filter(|setting| is_trusted(setting));
+        let trusted = of_repository.iter().filter(|setting| is_trusted(setting));
         let is_passed = |setting: &&Setting| FILE_ONLY_KEYS.iter().all(|key| key.as_bytes() != setting.key);
         let all: Vec<&Setting> =
-            user_settings.iter().chain(of_repository).filter(|setting| setting.is_needed()).filter(is_passed).collect();
+            user_settings.iter().chain(trusted).filter(|setting| setting.is_needed()).filter(is_passed).collect();
         let drivers = Drivers::of(&all);
         let replaced =
             if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.driver_sandbox(), &self.common_dir) };
+        let hooks = hooks_off(of_repository);
         let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
         let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
+        let pairs = pairs.chain(hooks.iter().map(|key| (key.as_slice(), b"false".as_slice())));
         let mut variables: Variables =
             vec![("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
         let (mut bytes, mut count) = (0, 0_usize);
@@ -387,6 +389,15 @@ impl Drivers {
     }
 }
 
+/// The settings that switch off the hooks which a repository's settings name. Git 2.54 and newer run them; see git-hook(1).
+fn hooks_off(of_repository: &[Setting]) -> BTreeSet<Vec<u8>> {
+    let names = of_repository.iter().filter_map(|setting| match setting.parts() {
+        Some((b"hook", name, _)) => Some([b"hook.", name, b".enabled"].concat()),
+        _ => None,
+    });
+    names.collect()
+}
+
 /// Parses a boolean; see git-config(1), Values.
 fn is_true(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text).to_ascii_lowercase();
@@ -446,4 +457,24 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 
 fn unusable(reason: &str) -> RepositoryError {
     RepositoryError::unusable(format!("cannot use the repository's git settings: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::git_in;
+    use super::super::opening::find_checkout;
+    use super::*;
+
+    #[test]
+    fn hooks_of_settings_are_off() {
+        let folder = tempfile::tempdir().unwrap();
+        git_in(folder.path(), ["init", "-q", "."]).ok().unwrap();
+        let settings =
+            "[hook \"a.b \\\"c\\\"\"]\n\tevent = reference-transaction\n\tcommand = touch ran\n\tenabled = true\n";
+        let config = folder.path().join(".git/config");
+        fs::write(&config, fs::read_to_string(&config).unwrap() + settings).unwrap();
+        let main = find_checkout(folder.path(), DriverOptions::default()).unwrap();
+        let value = main.git(["config", "--get", "hook.a.b \"c\".enabled"]).ok().unwrap().line();
+        assert_eq!(value, "false");
+    }
 }
