@@ -8,14 +8,16 @@ use super::running_team::RunningTeam;
 use super::team::team_choice_error;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::team_spec::{Isolation, TeamSpec};
-use crate::stores::git::GitRepository;
+use crate::sandbox::filter::own_program_path;
 use crate::stores::git::take_over::TakeOver;
+use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
 
 /// Take over the work of a team: merge its branch into yours
 ///
-/// It runs `git merge` for the team branch in your checkout, with your settings and hooks. If git cannot merge, nothing is changed.
+/// It updates your branch and files as `git merge` does, in your name. It overwrites no change of yours. If git cannot merge, nothing is
+/// changed. If it is killed, run it again. It runs no hooks and signs no commit: use `git merge BRANCH` for that.
 #[derive(Debug, clap::Args)]
 pub struct Merge {
     /// The team [default: the running team, or the last one]
@@ -36,7 +38,9 @@ impl Merge {
         }
         let branch = team.target_branch();
         let workspace = context.location.workspace()?;
-        let TakeOver { into, before, after } = GitRepository::take_over(&workspace, &branch)?;
+        let sandbox = context.location.sandbox(Some(&team))?;
+        let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
+        let TakeOver { into, before, after } = GitRepository::take_over(&workspace, &branch, drivers)?;
         let data = serde_json::json!({
             "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
         });

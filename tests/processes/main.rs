@@ -37,6 +37,7 @@ mod notes;
 mod notifications;
 mod other_program;
 mod permissions;
+mod person_merges;
 mod pipes;
 mod programs;
 mod removed;

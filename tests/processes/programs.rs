@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::testkit::process::{ProcessOutput, git};
+use crate::testkit::process::{ProcessOutput, git, git_command};
 use crate::testkit::workspace::TestWorkspace;
 
 /// The key that no program may see.
@@ -149,6 +149,10 @@ impl Setup {
         let path = std::env::var("PATH").unwrap();
         command.env("HOME", self.home.path()).env("ANTHROPIC_API_KEY", KEY);
         command.env("BRIGADE_CONFINEMENT", self.confinement);
+        for (name, value) in [("AUTHOR", "Person"), ("COMMITTER", "Person")] {
+            command.env(format!("GIT_{name}_NAME"), value);
+            command.env(format!("GIT_{name}_EMAIL"), "person@example.invalid");
+        }
         command.env("PATH", format!("{}:{path}", self.home.path().join("bin").display()));
         ProcessOutput::of(command)
     }
@@ -170,6 +174,16 @@ impl Setup {
         names.filter(|name| name.starts_with("escaped-")).collect()
     }
 
+    /// A commit of the person that conflicts with nothing, so that the team's work needs a merge commit.
+    fn commit_as_person(&self) {
+        let at = |arguments: &[&str]| {
+            let off = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false"];
+            git(&self.workspace, &[&off[..], arguments].concat())
+        };
+        let commit = at(&["commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", "Mine"]);
+        at(&["update-ref", "refs/heads/main", &commit]);
+    }
+
     /// Runs every command that uses the repository, before, during and after a run. Both tasks must be completed.
     fn run_all_commands(&self) -> bool {
         fs::write(self.workspace.join("sub/f.txt"), "2\n").unwrap();
@@ -181,6 +195,9 @@ impl Setup {
             self.brigade(arguments);
         }
         assert!(self.workspace.all_are("completed"));
+        self.commit_as_person();
+        let merge = self.brigade(&["merge"]);
+        assert_eq!(merge.code, Some(0), "{merge:?}");
         is_confined
     }
 
@@ -191,8 +208,10 @@ impl Setup {
         if is_confined {
             assert_eq!(self.programs_outside_sandbox(), [""; 0], "a program ran outside the sandbox");
         }
-        let merged = self.workspace.read(".worktrees/crew/log.txt");
-        assert!(merged.contains("line 1 of one\n") && merged.contains("line 9 of two\n"), "{merged}");
+        for file in [".worktrees/crew/log.txt", "log.txt"] {
+            let merged = self.workspace.read(file);
+            assert!(merged.contains("line 1 of one\n") && merged.contains("line 9 of two\n"), "{file}: {merged}");
+        }
     }
 }
 
@@ -261,6 +280,41 @@ fn settings_included_by_repository_run_in_sandbox() {
     let include = setup.home.path().join("own.cfg").display().to_string();
     git(&setup.workspace, &["config", "includeIf.onbranch:**.path", &include]);
     setup.assert_safe(&needed());
+}
+
+/// Hooks in the repository's own folder, and in a folder of the tree that a member changes.
+#[test]
+fn merge_runs_no_hooks_of_tree_or_git_folder() {
+    let hooks =
+        ["reference-transaction", "post-checkout", "post-index-change", "pre-merge-commit", "commit-msg", "post-merge"];
+    let plan = format!(
+        "## Change the hooks\n```sh\nfor hook in {}; do cp ~/programs/hooks .husky/$hook; done\necho one > one.txt\n```\n",
+        hooks.join(" ")
+    );
+    for in_tree in [true, false] {
+        let setup = Setup::new(&plan);
+        setup.workspace.write(".husky/post-merge", "#!/bin/sh\n");
+        git(&setup.workspace, &["add", "-A"]);
+        git(&setup.workspace, &["commit", "-q", "-m", "Hooks"]);
+        if in_tree {
+            git(&setup.workspace, &["config", "core.hooksPath", ".husky"]);
+        }
+        let run = setup.brigade(&["run", "crew"]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        setup.commit_as_person();
+        for hook in hooks {
+            let file = setup.workspace.join(".git/hooks").join(hook);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::copy(setup.program("hooks"), file).unwrap();
+        }
+        let merge = setup.brigade(&["merge"]);
+        assert_eq!(merge.code, Some(0), "{merge:?}");
+        assert!(setup.workspace.join(".husky/commit-msg").exists(), "the team's hooks are in the checkout");
+        assert_eq!(setup.programs_run(), BTreeSet::new(), "in the tree: {in_tree}");
+        // The person's own git runs them.
+        ProcessOutput::of(git_command(setup.workspace.path(), &["commit", "-q", "--allow-empty", "-m", "Mine"]));
+        assert!(setup.programs_run().contains("hooks"));
+    }
 }
 
 #[test]

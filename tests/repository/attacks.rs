@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use brigade::ports::{MergeOutcome, Repository, Worktree};
+use brigade::ports::{MergeOutcome, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, edit, insert_after, reported, task};
@@ -53,6 +53,36 @@ async fn link_in_git_folder_is_not_followed() {
         let notice_text = refused_to_commit(&repo, &worktree).await;
         assert!(notice_text.contains("is neither a file nor a folder"), "{name}: {notice_text}");
         fs::remove_file(&link).unwrap();
+        assert_eq!(fs::read_to_string(&target_file).unwrap(), "as it was\n", "{name}");
+    }
+}
+
+/// A clone or an archive may contain links where Brigade writes small files of its own.
+#[tokio::test]
+async fn link_in_place_of_mark_is_not_followed() {
+    let outside = tempfile::tempdir().unwrap();
+    let target_file = outside.path().join("kept.txt");
+    fs::write(&target_file, "as it was\n").unwrap();
+    for name in [".worktrees/.making-crew-task-1", ".git/worktrees/crew/brigade-switching", ".agent/updating"] {
+        let repo = TestRepository::new().await;
+        if name.starts_with(".agent") {
+            fs::create_dir(repo.path().join(".agent")).unwrap();
+            symlink(&target_file, repo.path().join(name)).unwrap();
+            repo.commit_as_person();
+        }
+        repo.launch().await;
+        if !name.starts_with(".agent") {
+            symlink(&target_file, repo.path().join(name)).unwrap();
+        }
+        // A call may be refused. The second one updates the worktree.
+        let _ = repo.repository.provision(&task(1)).await;
+        if let Ok(WorktreeOutcome::Ready(worktree)) = repo.repository.provision(&task(1)).await {
+            insert_after(&worktree.root, "f.txt", "line 2", "of the team");
+            let _ = repo.repository.commit(&worktree, "Done so.").await;
+            if let MergeOutcome::Created(merge) = repo.try_merge(&worktree).await {
+                repo.repository.publish(&merge, &task(1)).await.unwrap();
+            }
+        }
         assert_eq!(fs::read_to_string(&target_file).unwrap(), "as it was\n", "{name}");
     }
 }

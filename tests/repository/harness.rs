@@ -110,6 +110,20 @@ pub fn reported(commit: &str) -> MergeRequest {
     MergeRequest { commit, summary, is_reported: true, reviewed_by: Some("bob".to_owned()) }
 }
 
+/// Changes a file so that only its content shows it: size and time are as before, and as new as the index of its repository.
+pub fn change_unnoticed(file: &Path, index: &Path, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let folder = file.parent().unwrap();
+    git(folder, &["config", "core.trustctime", "false"]);
+    let time = file.metadata().unwrap().modified().unwrap();
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(from));
+    fs::write(file, text.replace(from, to)).unwrap();
+    for path in [file, index] {
+        fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    }
+}
+
 /// Ten lines that tests change.
 pub fn ten_lines() -> String {
     (1..=10).map(|number| format!("line {number}\n")).collect()

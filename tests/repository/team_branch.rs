@@ -5,7 +5,7 @@ use std::path::Path;
 
 use brigade::domain::task::TaskId;
 use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
-use brigade::stores::git::GitRepository;
+use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{
     TestRepository, edit, git, git_output, insert_after, notice_text, open, open_into, reported, task, ten_lines,
@@ -584,7 +584,8 @@ async fn missing_commit_object_is_no_unborn_branch() {
         let commit = "5".repeat(40);
         fs::write(repo.path().join(".git/refs/heads").join(branch), format!("{commit}\n")).unwrap();
         let expected = format!("the object of its commit {commit} is missing");
-        let error = GitRepository::take_over(repo.path(), "brigade/crew").unwrap_err().to_string();
+        let taken = GitRepository::take_over(repo.path(), "brigade/crew", DriverOptions::default());
+        let error = taken.unwrap_err().to_string();
         assert!(error.contains(&expected) && !error.contains("git add"), "{error}");
     }
 }

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use super::files::failed;
 use super::pipes::{find_pipe, folders_of};
 use super::settings::Settings;
+use crate::platform::open_lock_file;
 use crate::platform::processes::{self, Signal};
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::RepositoryError;
@@ -44,8 +45,11 @@ const STDERR_BYTES_MAX: usize = 8 * 1024;
 /// The pause between checks whether a git of an earlier process has ended.
 const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
 
-/// Commands that write and remove files by path and may take long. A lock marks that they run.
-const COMMANDS_BY_PATH: [&str; 7] = ["worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch"];
+/// Commands that write and remove files by path, and may go on after a kill of Brigade. A lock marks that they run.
+#[rustfmt::skip]
+const COMMANDS_BY_PATH: [&str; 9] = [
+    "worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch", "update-index", "update-ref",
+];
 
 /// Options of every call, each passed with `-c`.
 const SETTINGS: &[&str] = &[
@@ -160,7 +164,7 @@ pub(super) struct GitCommand<'a> {
     folder: Option<PathBuf>,
     arguments: Vec<OsString>,
     input: Vec<u8>,
-    variables: Vec<(&'static str, String)>,
+    variables: Vec<(&'static str, OsString)>,
     /// `true` if git reads its settings from files, not from the environment.
     reads_settings_files: bool,
 }
@@ -183,7 +187,7 @@ pub(super) fn git_in<A: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterato
     GitCommand { folder: Some(folder.to_owned()), ..git(arguments) }
 }
 
-pub(super) fn no_git() -> RepositoryError {
+fn no_git() -> RepositoryError {
     RepositoryError::NoGit("cannot use isolation: no git was found in PATH".to_owned())
 }
 
@@ -196,7 +200,7 @@ impl RepoPath {
     pub(super) fn wait_for_orphan_git(&self) -> Result<(), RepositoryError> {
         let started_at = Instant::now();
         let file =
-            File::create(&self.running_lock_file).map_err(|error| failed("open", &self.running_lock_file, &error))?;
+            open_lock_file(&self.running_lock_file).map_err(|error| failed("open", &self.running_lock_file, &error))?;
         let mut is_logged = false;
         loop {
             match file.try_lock() {
@@ -222,8 +226,7 @@ impl RepoPath {
 
     /// Takes the lock that git, and every process that git starts, holds through its empty stdin until it ends.
     fn lock_as_running(&self) -> Option<File> {
-        let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(&self.running_lock_file).ok()?;
+        let file = open_lock_file(&self.running_lock_file).ok()?;
         file.lock_shared().ok()?;
         Some(file)
     }
@@ -235,7 +238,7 @@ impl RepoPath {
 }
 
 /// The first `git` in the absolute folders of `PATH`.
-pub(super) fn program() -> Option<&'static Path> {
+fn program() -> Option<&'static Path> {
     static GIT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let find = || {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -272,8 +275,11 @@ impl GitCommand<'_> {
     }
 
     /// Adds environment variables.
-    pub(super) fn variables(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        self.variables.extend(variables);
+    pub(super) fn variables<V: Into<OsString>>(
+        mut self,
+        variables: impl IntoIterator<Item = (&'static str, V)>,
+    ) -> Self {
+        self.variables.extend(variables.into_iter().map(|(name, value)| (name, value.into())));
         self
     }
 
@@ -448,7 +454,7 @@ fn read(pipe: Option<impl Read>) -> Stream {
     (is_read && more == 0).then_some(bytes)
 }
 
-pub(super) fn last_bytes_of(bytes: &[u8]) -> String {
+fn last_bytes_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned()
 }
 

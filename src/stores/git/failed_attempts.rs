@@ -9,13 +9,12 @@
 //!
 //! After a kill between two steps, the next call finds what the earlier one kept and continues.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
-use super::files::{self, failed, remove_file};
+use super::files::{self, copy_index, remove_file};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
 use super::removal::unsavable_content;
 use super::worktrees::{BranchTips, WorktreeStatus};
@@ -301,7 +300,7 @@ struct OwnIndex(PathBuf);
 impl OwnIndex {
     fn create(at: &RepoPath) -> Result<Self, RepositoryError> {
         let path = at.git_dir.join(INDEX_FILE);
-        fs::copy(at.git_dir.join("index"), &path).map_err(|error| failed("write", &path, &error))?;
+        copy_index(&at.git_dir.join("index"), &path)?;
         Ok(Self(path))
     }
 

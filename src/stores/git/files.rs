@@ -2,12 +2,13 @@
 //! read.
 
 use std::fmt::Display;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::command::failure;
 use crate::platform::reading::{self, AllowedKinds};
+use crate::platform::{open_for_reading, open_for_writing};
 use crate::ports::RepositoryError;
 
 /// The largest file that is read, in bytes.
@@ -23,10 +24,30 @@ pub(super) fn text(path: &Path) -> Option<String> {
     bytes(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Writes a plain file. A link in its place is an error: a repository may contain one that leads anywhere.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), RepositoryError> {
+    let written = open_for_writing(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| failed("write", path, &error))
+}
+
 /// Replaces a file as a whole.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), RepositoryError> {
     let new = path.with_extension("new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|error| failed("write", path, &error))
+    write(&new, text)?;
+    fs::rename(&new, path).map_err(|error| failed("write", path, &error))
+}
+
+/// Copies an index of git. The copy gets the time of the original: git reads a file that is as new as its index again, because it may
+/// have changed since without a difference in size and time.
+pub(super) fn copy_index(from: &Path, to: &Path) -> Result<(), RepositoryError> {
+    remove_file(to)?;
+    let copy = || {
+        let mut original = open_for_reading(from)?;
+        let mut copy = File::options().write(true).create_new(true).open(to)?;
+        io::copy(&mut original, &mut copy)?;
+        copy.set_modified(original.metadata()?.modified()?)
+    };
+    copy().map_err(|error| failed("copy", from, &error))
 }
 
 /// Removes a file if it exists.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::command::RepoPath;
-use super::files::failed;
+use super::files::{self, failed};
 use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::ports::RepositoryError;
 
@@ -38,5 +38,5 @@ pub(super) fn ignore_contents(folder: &Path) -> Result<(), RepositoryError> {
     if path.symlink_metadata().is_ok_and(|rules| !rules.is_file() || rules.len() > 0) {
         return Ok(());
     }
-    fs::write(&path, IGNORE_ALL).map_err(|error| failed("write", &path, &error))
+    files::write(&path, IGNORE_ALL)
 }

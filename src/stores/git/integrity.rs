@@ -14,8 +14,8 @@ use super::files::{self, failed, remove_file};
 use super::worktrees::UPDATING_FILE;
 use crate::ports::RepositoryError;
 
-/// The age from which a branch's lock file is stale. Git holds one for milliseconds.
-const LOCK_AGE: Duration = Duration::from_secs(2);
+/// The age above which the lock file of a ref is stale. Git holds one for milliseconds.
+pub(super) const LOCK_AGE: Duration = Duration::from_secs(2);
 /// Git's exit code for a fatal error.
 const FATAL_EXIT_CODE: i32 = 128;
 /// The most entries of a worktree's git folder that are checked.
@@ -151,7 +151,7 @@ fn repair_pointer(at: &RepoPath, warnings: &mut Vec<String>) -> Result<(), Repos
         return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
     }
     warnings.push(format!("{} pointed to another place and is written again", file.display()));
-    fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))
+    files::write(&file, &pointer)
 }
 
 fn remove_lock(lock: &Path, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
@@ -168,7 +168,7 @@ fn repair_head(at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Resul
         return Ok(());
     }
     warnings.push(format!("{} was damaged: {branch} is checked out again", head.display()));
-    fs::write(&head, format!("ref: refs/heads/{branch}\n")).map_err(|error| failed("write", &head, &error))
+    files::write(&head, &format!("ref: refs/heads/{branch}\n"))
 }
 
 /// Rebuilds a worktree's damaged index from its branch. Staged changes become unstaged ones.

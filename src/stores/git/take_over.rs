@@ -1,20 +1,18 @@
 //! Takes the team branch over into the person's branch, when the person asks for it.
 
-use std::collections::{BTreeSet, HashSet};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
-use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_of, pathspec, program};
+use super::command::RepoPath;
 use super::commits::list_files;
+use super::merge_journal::CheckoutMove;
 use super::merges::{MergedTree, merge_trees};
 use super::opening::open_checked;
+use super::person_merge::PersonMerge;
 use super::team_branch::{check_person_branch, checked_target, find_lost_merges};
-use super::team_worktree::describe_refusal;
 use super::worktree_list::is_marked;
 use super::{DriverOptions, GitRepository};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::worktree_name::{team_branch, team_folder};
-use crate::platform::terminal::with_stops_blocked;
 use crate::ports::{RecordedMerge, RepositoryError};
 
 /// The state of a team branch.
@@ -90,97 +88,39 @@ impl GitRepository {
         }
     }
 
-    /// Runs `git merge` for the team branch in the person's checkout, with the person's settings and hooks. If it fails, nothing is
-    /// changed. Blocks.
+    /// Merges the team branch into the branch of the person's checkout, as the person: a fast-forward, or a merge commit. It runs no hook.
+    /// Filters and merge drivers run in the sandbox of `drivers`. If it fails, nothing is changed. After a kill, the next call finishes
+    /// or undoes the merge. Blocks.
     ///
     /// # Errors
-    /// As [`GitRepository::open`], or git cannot merge. The error names the files and the next step.
-    pub fn take_over(workspace: &Path, branch: &str) -> Result<TakeOver, RepositoryError> {
-        let main = open_checked(workspace, DriverOptions::default())?;
-        let refused = |why: &str, hint: String| {
-            Err(RepositoryError::unusable_until(format!("cannot merge {branch}: {why}"), hint))
-        };
+    /// As [`GitRepository::open`], or the merge is refused. The error names the files and the next step.
+    pub fn take_over(workspace: &Path, branch: &str, drivers: DriverOptions) -> Result<TakeOver, RepositoryError> {
+        let main = open_checked(workspace, drivers)?;
+        let merge = PersonMerge::open(&main, branch)?;
+        let finished = merge.settle_killed()?;
         let Some(tip) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else {
-            return refused("there is no such branch", "`brigade run` creates it".to_owned());
+            return Err(merge.refused("there is no such branch", "`brigade run` creates it"));
         };
         if let Some(operation) = main.unfinished_operation() {
             let hint = format!("`git {operation} --continue`, or `git {operation} --abort`");
-            return refused(&format!("a {operation} is unfinished in your checkout"), hint);
+            return Err(merge.refused(format!("a {operation} is unfinished in your checkout"), hint));
         }
         let Some(into) = main.checked_out_branch()? else {
-            return refused("no branch is checked out (detached HEAD)", "`git switch BRANCH`".to_owned());
+            return Err(merge.refused("no branch is checked out (detached HEAD)", "`git switch BRANCH`"));
         };
         if into == branch {
-            return refused("it is checked out here", "`git switch BRANCH`".to_owned());
+            return Err(merge.refused("it is checked out here", "`git switch BRANCH`"));
         }
-        let before = main.head()?;
-        if main.is_ancestor(&tip, &before)? {
-            return Ok(TakeOver { into, after: before.clone(), before });
+        let head = main.head()?;
+        // For the person, a merge that is finished now is part of this one.
+        let before = finished.map_or_else(|| head.clone(), |finished| finished.before);
+        if main.is_ancestor(&tip, &head)? {
+            return Ok(TakeOver { into, before, after: head });
         }
-        let overwritten = overwritten_files(&main, &before, &tip)?;
-        if !overwritten.is_empty() {
-            let why = format!(
-                "it would overwrite untracked or ignored files: {}",
-                list_files(&overwritten.into_iter().collect::<Vec<_>>())
-            );
-            return refused(&why, "move the files, then `brigade merge` again".to_owned());
-        }
-        let merged = git_of_person(workspace, &["merge", "--no-edit", branch])?;
-        if merged.code == 0 {
-            return Ok(TakeOver { into, before, after: main.head()? });
-        }
-        if !main.git_dir.join("MERGE_HEAD").exists() {
-            let hint = "commit, `git stash` or move the files, then `brigade merge` again".to_owned();
-            return refused(&describe_refusal(&merged.err), hint);
-        }
-        let unmerged = main.git(["diff", "--name-only", "--diff-filter=U", "-z"]).ok()?;
-        let files: Vec<PathBuf> = unmerged.fields().map(path_of).collect();
-        let aborted = git_of_person(workspace, &["merge", "--abort"])?;
-        let (why, hint) = if files.is_empty() {
-            let why = merged.err.trim().trim_end_matches('.').replace('\n', " ");
-            (why, format!("`git merge {branch}` shows what git and your hooks report"))
-        } else {
-            let why = format!("it conflicts with {into} in {}", list_files(&files));
-            (why, format!("`git merge {branch}`, resolve the conflicts, and commit"))
-        };
-        if aborted.code != 0 {
-            let hint = "`git merge --abort`".to_owned();
-            return refused(&format!("{why}; git cannot abort the merge: {}", aborted.err.trim()), hint);
-        }
-        refused(&format!("{why}. Nothing was changed"), hint)
+        let after = merge.create_commit(&into, &head, &tip)?;
+        merge.apply(&CheckoutMove { branch: into.clone(), before: head, after: after.clone() })?;
+        Ok(TakeOver { into, before, after })
     }
-}
-
-/// The untracked and ignored files of the person's checkout that a merge of `tip` into `head` would overwrite. Git refuses only the
-/// untracked ones.
-fn overwritten_files(main: &RepoPath, head: &str, tip: &str) -> Result<BTreeSet<PathBuf>, RepositoryError> {
-    let result = match merge_trees(main, head, tip)? {
-        MergedTree::Clean(tree) | MergedTree::Conflict { tree, .. } => tree,
-        // A merge driver failed. The files of the branch are those that git may write.
-        MergedTree::Failed(_) => tip.to_owned(),
-    };
-    let output = main.git(["diff-tree", "-r", "-z", "--name-status", "--no-renames", head, &result]).ok()?;
-    let fields: Vec<&[u8]> = output.fields().collect();
-    let with_status = |wanted: &'static [u8]| {
-        let paths = fields.chunks_exact(2).filter(move |pair| pair[0] == wanted);
-        paths.map(|pair| path_of(pair[1])).collect::<HashSet<PathBuf>>()
-    };
-    let (added, deleted) = (with_status(b"A"), with_status(b"D"));
-    let mut overwritten = BTreeSet::new();
-    for path in &added {
-        // A file in place of a folder above is in the way too.
-        let metadata_of = |path: &Path| main.work_tree.join(path).symlink_metadata().ok();
-        let existing = path.ancestors().find_map(|above| Some((above, metadata_of(above)?)));
-        let Some((obstacle, metadata)) = existing.filter(|(above, _)| !deleted.contains(*above)) else { continue };
-        if !metadata.is_dir() {
-            overwritten.insert(obstacle.to_owned());
-        } else if obstacle == path {
-            let others = ["ls-files", "-z", "--others", "--"].map(Into::into);
-            let found = main.git(others.into_iter().chain([pathspec("", path)])).ok()?;
-            overwritten.extend(found.fields().map(path_of));
-        }
-    }
-    Ok(overwritten)
 }
 
 fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
@@ -211,23 +151,4 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
             })
         }
     })
-}
-
-/// Runs git in `folder` as the person would, with their environment, settings and hooks. It asks nothing.
-///
-/// # Errors
-/// Git cannot be started.
-fn git_of_person(folder: &Path, arguments: &[&str]) -> Result<GitOutput, RepositoryError> {
-    let program = program().ok_or_else(no_git)?;
-    let mut command = Command::new(program);
-    command.arg("-C").arg(folder).args(arguments).stdin(Stdio::null());
-    command.env("LC_ALL", "C").env("GIT_TERMINAL_PROMPT", "0");
-    // The folder alone selects the repository.
-    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"] {
-        command.env_remove(variable);
-    }
-    let output = with_stops_blocked(|| command.output())
-        .map_err(|error| failure(format!("run git {}", arguments.join(" ")), &error.to_string()))?;
-    let err = last_bytes_of(&output.stderr) + &last_bytes_of(&output.stdout);
-    Ok(GitOutput { code: output.status.code().unwrap_or(-1), out: output.stdout, err })
 }

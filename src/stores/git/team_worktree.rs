@@ -1,29 +1,28 @@
 //! The worktree of the team branch. Its files follow the branch by `git switch`, which refuses to overwrite uncommitted changes. It
 //! then stays on no branch at its earlier commit, until a later call succeeds.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::branch::is_commit;
-use super::command::{OUTPUT_BYTES_MAX, RepoPath, path_of, pathspec};
+use super::command::RepoPath;
 use super::commits::list_files;
-use super::files::{self, failed, remove_file};
+use super::files::{self, remove_file};
 use super::team_branch::TeamBranch;
 use super::worktree_list::CHECKOUT_WORKERS;
 use super::worktree_list::is_marked;
+use super::written_files::restore_written_files;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
-use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Durability, RepositoryError, TeamWorktree};
 
 /// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.
 const SWITCHING_FILE: &str = "brigade-switching";
 /// The time that another git process may hold the index lock, and the polling interval.
-const INDEX_WAIT: Duration = Duration::from_secs(2);
-const INDEX_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const INDEX_WAIT: Duration = Duration::from_secs(2);
+pub(super) const INDEX_PAUSE: Duration = Duration::from_millis(10);
 /// Parts of git's messages when it refuses to switch before it writes any file.
 const REFUSALS: [&str; 4] = ["Aborting", "index.lock'", "cannot switch branch while", "resolve your current index"];
 
@@ -135,7 +134,7 @@ impl TeamBranch {
     /// Runs `git switch` to the team branch, which is at `commit`. Returns its reason if it fails; the files are then as before.
     fn switch(&self, at: &RepoPath, commit: &str) -> Result<Option<String>, RepositoryError> {
         let marker = at.git_dir.join(SWITCHING_FILE);
-        fs::write(&marker, commit).map_err(|error| failed("write", &marker, &error))?;
+        files::write(&marker, commit)?;
         let started_at = Instant::now();
         let output = loop {
             let options = ["-c", CHECKOUT_WORKERS, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore"];
@@ -155,32 +154,11 @@ impl TeamBranch {
         Ok((output.code != 0).then(|| describe_refusal(&output.err)))
     }
 
-    /// Restores the files that a killed `git switch` wrote. Git checked that they had no changes, and writes its index after the files.
+    /// Restores the files that a killed `git switch` wrote.
     fn restore_interrupted_switch(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let marker = at.git_dir.join(SWITCHING_FILE);
-        let Some(new) = files::text(&marker).filter(|text| is_commit(text)) else { return remove_file(&marker) };
-        let changed = at.git(["diff-tree", "-r", "-z", "--name-only", "--no-renames", "HEAD", &new]).ok()?;
-        for path in changed.fields().map(path_of) {
-            let file = at.work_tree.join(&path);
-            let has_link = path.ancestors().skip(1).any(|above| at.work_tree.join(above).is_symlink());
-            let is_in_index = !at
-                .git(["ls-files", "-z", "--"].map(Into::into).into_iter().chain([pathspec("", &path)]))
-                .ok()?
-                .out
-                .is_empty();
-            let is_written = match file.symlink_metadata() {
-                Err(_) => is_in_index,
-                Ok(_) => is_part_of(at, &file, &new, &path)?,
-            };
-            if has_link || !is_written {
-                continue;
-            }
-            if is_in_index {
-                let options = ["checkout-index", "--force", "--index", "--"].map(Into::into);
-                at.git(options.into_iter().chain([path.into_os_string()])).ok()?;
-            } else {
-                remove_file(&file)?;
-            }
+        if let Some(new) = files::text(&marker).filter(|text| is_commit(text)) {
+            restore_written_files(at, &new)?;
         }
         remove_file(&marker)
     }
@@ -189,22 +167,6 @@ impl TeamBranch {
 /// The commit of a worktree without a branch. This file has it then; see gitrepository-layout(5).
 fn commit_of_head(at: &RepoPath) -> String {
     files::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned()
-}
-
-/// Returns true if the file has the content of `path` in `commit`, or a beginning of it.
-fn is_part_of(at: &RepoPath, file: &Path, commit: &str, path: &Path) -> Result<bool, RepositoryError> {
-    let content = match fs::read_link(file) {
-        Ok(target) => target.into_os_string().into_encoded_bytes(),
-        Err(_) => match reading::read(file, AllowedKinds::FilesHere, OUTPUT_BYTES_MAX) {
-            Ok(content) => content,
-            Err(_) => return Ok(false),
-        },
-    };
-    let mut name = std::ffi::OsString::from(format!("{commit}:"));
-    name.push(path);
-    // As a checkout writes it, with the line ends and filters of this path.
-    let output = at.git(["cat-file".into(), "--filters".into(), name]).run()?;
-    Ok(output.code == 0 && output.out.starts_with(&content))
 }
 
 /// Git's refusal to switch or merge, shortened to the names of the files if it names any. They are on lines of their own.

@@ -116,7 +116,7 @@ impl RepoPath {
             reason: "git does not list it".to_owned(),
         })?;
         let mark = at.git_dir.join(MARK_FILE);
-        fs::write(&mark, "").map_err(|error| failed("write", &mark, &error))?;
+        files::write(&mark, "")?;
         remove_file(&at.git_dir.join(LOCKED_FILE))
     }
 }

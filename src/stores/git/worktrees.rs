@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::RepositoryInner;
 use super::branch::BranchStatus;
 use super::command::{RepoPath, text_of};
-use super::files::{failed, remove_file, remove_folder};
+use super::files::{self, failed, remove_file, remove_folder};
 use super::ignore_rules::ignore_contents;
 use super::index_flags::clear_skip_worktree;
 use super::integrity::is_unfinished;
@@ -218,7 +218,7 @@ impl RepositoryInner {
         let is_on_own_branch = at.checked_out_branch()?.as_ref() == Some(&worktree.branch);
         if worktree.leftover_work.is_none() && is_on_own_branch {
             let marker = worktree.root.join(UPDATING_FILE);
-            fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
+            files::write(&marker, target)?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
             if self.base_commit(worktree).as_deref() != Some(target) {
                 remove_file(&at.git_dir.join(SETUP_FILE))?;
@@ -319,8 +319,9 @@ impl RepositoryInner {
         let root = text_of(&worktree.root);
         let marker = creation_marker(worktree);
         self.main.repair_branch_lock(&worktree.branch, &mut Vec::new())?;
-        let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&marker, ""));
-        written.map_err(|error| failed("write", &marker, &error))?;
+        let created = marker.parent().map_or(Ok(()), fs::create_dir_all);
+        created.map_err(|error| failed("write", &marker, &error))?;
+        files::write(&marker, "")?;
         // Forced because git may still list a removed worktree; twice because that entry may be locked. Without a reflog, because a command
         // can replace its file by a link, which git would follow. Several processes write many files faster.
         let start = ["-c", "core.logAllRefUpdates=false", "-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet"];
