@@ -8,6 +8,7 @@ use super::output::{CommandAnswer, Output};
 use super::signals::Signals;
 use super::surface::Surface;
 use crate::platform::terminal;
+use crate::sandbox::environment::launch_environment;
 
 /// The pager if `PAGER` is not set. With its options in `LESS` it ends at once if the text fits the terminal.
 const PAGER_DEFAULT: &str = "less";
@@ -51,7 +52,7 @@ fn show_in_pager(text: &str, output: &Output) -> bool {
     run_pager(&text).unwrap_or(false)
 }
 
-/// Runs the pager with the text as its input. Returns false if there is no pager.
+/// Runs the pager with the text as its input, and without the variables that hold secrets. Returns false if there is no pager.
 ///
 /// # Errors
 /// The pager cannot be started.
@@ -61,7 +62,7 @@ fn run_pager(text: &str) -> io::Result<bool> {
         return Ok(false);
     }
     let mut shell = Command::new("sh");
-    shell.args(["-c", &pager]);
+    shell.args(["-c", &pager]).env_clear().envs(launch_environment());
     if std::env::var_os("LESS").is_none() {
         shell.env("LESS", "FRX");
     }

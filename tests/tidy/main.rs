@@ -11,6 +11,7 @@ mod generated;
 mod language;
 mod layers;
 mod paths;
+mod programs;
 mod prose;
 mod source;
 mod spans;
