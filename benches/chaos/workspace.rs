@@ -52,7 +52,8 @@ impl ChaosWorkspace {
     /// A program in the workspace, with the same environment on every machine.
     pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = command(program, &self.root);
-        command.args(arguments).env("XDG_CONFIG_HOME", self.outside.join("no-config")).env(MARK, &self.mark);
+        command.args(arguments).env("XDG_CONFIG_HOME", self.outside.join("no-config"));
+        command.env("XDG_STATE_HOME", self.outside.join("no-state")).env(MARK, &self.mark);
         command
     }
 

@@ -4,13 +4,12 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::arguments::text;
+use super::consent::{ask_for_consent, may_ask};
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::first_run::{ask_for_consent, may_ask};
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use super::running_team::RunningTeam;
-use super::surface::Surface;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
@@ -378,7 +377,7 @@ async fn answer(
 /// # Errors
 /// The person does not agree.
 fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<String>> {
-    let is_at_terminal = matches!(context.surface(), Surface::Streams) && !context.output.json && may_ask();
+    let is_at_terminal = !context.output.json && may_ask(context);
     if request.approved_digest(None).is_ok() || request.answer.is_some() || !is_at_terminal {
         return Ok(None);
     }

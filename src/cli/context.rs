@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Global;
 use super::commands::SHARED_COMMANDS;
+use super::consent;
 use super::error::CliResult;
 use super::location::Location;
 use super::output::Output;
@@ -120,8 +121,12 @@ impl Context {
     /// The workspace does not exist, or a store cannot be opened.
     pub async fn open(&self, mode: OpenMode) -> CliResult<Workspace> {
         let wait_limit = self.wait_limit.clone();
+        let folder = self.location.workspace()?;
+        if mode == OpenMode::Write {
+            consent::record_if_new(&folder);
+        }
         let options = OpenOptions { mode, durability: self.durability(), clock: Arc::new(SystemClock), wait_limit };
-        Ok(STORE.open(&self.location.workspace()?, options).await?)
+        Ok(STORE.open(&folder, options).await?)
     }
 
     /// Opens all stores of the workspace. It must be called in the runtime.

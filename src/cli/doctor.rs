@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::consent;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::first_run;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
 use super::running_team::RunningTeam;
 use crate::config::diagnostics::Problem;
-use crate::config::{TeamFlags, UnknownVariable};
+use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
 use crate::domain::team_spec::{ModelSpec, TeamSpec};
 use crate::embed;
 use crate::platform;
@@ -160,7 +160,7 @@ fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
         Ok(team) => {
             let mut findings = vec![ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member")))];
             findings.extend(check_models(name, &team.spec));
-            findings.extend(check_programs(name, &team.spec, context));
+            findings.extend(check_programs(context, &config, &team));
             findings.extend(check_isolation(name, &team.spec, context, view));
             findings
         }
@@ -192,11 +192,12 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 }
 
 /// Checks the programs of external agents, unless no team can start here. Runs no command of a config that the person may not have read.
-fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding> {
+fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Finding> {
+    let (spec, name) = (&team.spec, &team.spec.name);
     let members = || std::iter::once(&spec.lead).chain(&spec.members);
-    if members().any(|member| member.model.command.is_some()) && first_run::is_config_unseen(context) {
-        let text = format!("team {team}: its `command` is not run before the first launch: git tracks the config");
-        return vec![warn("agent", text, "read brigade.toml; at a terminal, the first `brigade run` asks")];
+    if members().any(|member| member.model.command.is_some()) && !consent::is_agreed(context, config, team) {
+        let text = format!("team {name}: its `command` is not run: you have not agreed to these settings yet");
+        return vec![warn("agent", text, "read brigade.toml; at a terminal, `brigade run` asks")];
     }
     let (Ok(folder), Ok(sandbox)) = (context.location.workspace(), context.location.sandbox(Some(spec))) else {
         return Vec::new();
@@ -206,7 +207,7 @@ fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding
             let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
             installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()
         }
-        Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint)],
+        Err(error) => vec![fail("agent", format!("team {name}: {error}"), error.hint)],
     }
 }
 

@@ -9,6 +9,7 @@ use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
 use starter::{Provider, Template};
 
+use super::consent;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::nesting::nesting_note;
@@ -118,6 +119,11 @@ impl Init {
         if let Some(text) = new_gitignore {
             write(&folder.join(GITIGNORE), &text.text)?;
             changes.gitignore_lines_added = text.lines_added;
+        }
+        let is_written = |(path, text): &&(PathBuf, String)| has_text(&folder.join(path), &folder, text);
+        let written: Vec<PathBuf> = files.iter().filter(is_written).map(|(path, _)| folder.join(path)).collect();
+        if written.len() == files.len() {
+            consent::record_written(context, &team, &config, &written);
         }
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| context.location.display(&folder.join(file));

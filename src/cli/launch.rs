@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::consent::{self, Purpose, Question, TrustFlag};
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::first_run;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::progress::Progress;
@@ -82,6 +82,8 @@ pub struct LaunchArguments {
     /// The form of the progress if there is no interactive session [default: live on a terminal, else plain]
     #[arg(long, value_enum, value_name = "HOW", env = "BRIGADE_PROGRESS", hide_env_values = true)]
     progress: Option<Progress>,
+    #[command(flatten)]
+    trust: TrustFlag,
 }
 
 /// Launch a team, and keep it running until it is stopped
@@ -192,8 +194,15 @@ impl LaunchArguments {
         // A background job of a shell must not read the terminal.
         let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_in_foreground();
         let can_draw = format == OutputFormat::Text && std::io::stdout().is_terminal() && terminal::can_draw();
-        let may_ask = format == OutputFormat::Text && first_run::may_ask();
-        first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
+        let question = Question {
+            config: &config,
+            resolved: &resolved,
+            workspace: &workspace,
+            purpose: if matches!(lifetime, Lifetime::Session(_)) { Purpose::Run } else { Purpose::Up },
+            trust: self.trust,
+            is_text: format == OutputFormat::Text,
+        };
+        consent::confirm_launch(context, &question, &plan)?;
         let goal = flags.goal.filter(|goal| !goal.trim().is_empty());
         // A plan replaces the goal of the config.
         let has_goal = goal.is_some() || resolved.spec.goal.is_some() && plan.is_empty();

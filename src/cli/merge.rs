@@ -1,5 +1,6 @@
 //! `brigade merge`.
 
+use super::consent::{self, TrustFlag};
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
@@ -22,6 +23,8 @@ use crate::ui::text::one_line;
 pub struct Merge {
     /// The team [default: the running team, or the last one]
     team: Option<String>,
+    #[command(flatten)]
+    trust: TrustFlag,
 }
 
 impl Merge {
@@ -38,6 +41,7 @@ impl Merge {
         }
         let branch = team.target_branch();
         let workspace = context.location.workspace()?;
+        consent::confirm_merge(context, &team, self.trust)?;
         let sandbox = context.location.sandbox(Some(&team))?;
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
         let TakeOver { into, before, after } = GitRepository::take_over(&workspace, &branch, drivers)?;

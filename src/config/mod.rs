@@ -10,6 +10,7 @@ use crate::platform::reading::AllowedKinds;
 pub use crate::ports::Durability;
 
 pub mod diagnostics;
+pub mod effects;
 pub mod file;
 mod limits;
 mod members;
@@ -134,6 +135,12 @@ impl Config {
     /// Returns the variable's name and value, unless it is empty.
     fn variable<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
         self.environment.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
+    }
+
+    /// The path and the text of the workspace's file. `None` for the user's own file, also if `--config` names it.
+    pub fn workspace_text(&self) -> Option<(&Path, &str)> {
+        let file = self.workspace_file.as_ref().filter(|file| !self.is_user_file(file))?;
+        Some((&file.source.path, &file.source.text))
     }
 
     /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams. A team of that file has

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::domain::permission::PermissionMode;
 use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
+use crate::domain::words::words;
 use crate::ports::Durability;
 use crate::providers::PROVIDERS;
 
@@ -39,11 +40,29 @@ pub enum ValueKind {
     Named(&'static [Setting]),
 }
 
+words! {
+    /// What the value of a setting decides. The person agrees to each value with an effect that a file of the workspace sets.
+    pub enum Effect {
+        /// What runs, with which rights.
+        Runs = "runs",
+        /// What is sent to which model or address, and how much.
+        Sends = "sends",
+        /// Where work is stored.
+        Stores = "stores",
+        /// What is handed over to agents: variables, files, folders, decisions.
+        HandsOver = "hands over",
+        /// Nothing of these. A test names all such settings.
+        None = "none",
+    }
+}
+
 /// One setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     pub key: &'static str,
     pub kind: ValueKind,
+    /// What its value decides.
+    pub effect: Effect,
     /// The environment variable that overrides it.
     pub variable: Option<&'static str>,
     /// The description in the schema.
@@ -52,8 +71,8 @@ pub struct Setting {
     pub default: Option<&'static str>,
 }
 
-const fn setting(key: &'static str, kind: ValueKind, about: &'static str) -> Setting {
-    Setting { key, kind, variable: None, description: about, default: None }
+const fn setting(key: &'static str, kind: ValueKind, effect: Effect, about: &'static str) -> Setting {
+    Setting { key, kind, effect, variable: None, description: about, default: None }
 }
 
 impl Setting {
@@ -67,10 +86,10 @@ impl Setting {
 }
 
 #[rustfmt::skip]
-const DURABILITY: Setting = setting("durability", ValueKind::Choice(&Durability::WORDS), "The failures that accepted work survives: \"power\" (also power cuts) or \"process\" (crashed processes only, faster). Default: power.").or("BRIGADE_DURABILITY").default(Durability::Power.as_str());
+const DURABILITY: Setting = setting("durability", ValueKind::Choice(&Durability::WORDS), Effect::None, "The failures that accepted work survives: \"power\" (also power cuts) or \"process\" (crashed processes only, faster). Default: power.").or("BRIGADE_DURABILITY").default(Durability::Power.as_str());
 
 #[rustfmt::skip]
-const LIMITS_SETTING: Setting = setting("limits", ValueKind::Table(LIMIT_SETTINGS), "Limits; the units are in the names.");
+const LIMITS_SETTING: Setting = setting("limits", ValueKind::Table(LIMIT_SETTINGS), Effect::None, "Limits; the units are in the names.");
 
 /// More tokens than any team uses, to catch typing errors.
 const TOKENS_MAX: u64 = 1_000_000_000_000;
@@ -80,83 +99,83 @@ const USD_MAX: u64 = 1_000_000_000;
 /// The settings of a whole file.
 #[rustfmt::skip]
 pub const TOP_SETTINGS: &[Setting] = &[
-    setting("teams", ValueKind::Named(TEAM_SETTINGS), "The teams by name: [teams.NAME]."),
-    setting("prices", ValueKind::Named(PRICE_SETTINGS), "The prices of models, by the names in `model`: [prices.\"NAME\"]. Brigade knows no other prices."),
+    setting("teams", ValueKind::Named(TEAM_SETTINGS), Effect::None, "The teams by name: [teams.NAME]."),
+    setting("prices", ValueKind::Named(PRICE_SETTINGS), Effect::None, "The prices of models, by the names in `model`: [prices.\"NAME\"]. Brigade knows no other prices."),
     LIMITS_SETTING,
     DURABILITY,
     WRITABLE,
 ];
 
 #[rustfmt::skip]
-pub const WRITABLE: Setting = setting("writable", ValueKind::Words, "Folders in PATH below the home folder that commands may write although you run programs from them, such as \"~/.cargo/bin\". Allowed only in the user's config file.").or("BRIGADE_WRITABLE");
+pub const WRITABLE: Setting = setting("writable", ValueKind::Words, Effect::HandsOver, "Folders in PATH below the home folder that commands may write although you run programs from them, such as \"~/.cargo/bin\". Allowed only in the user's config file.").or("BRIGADE_WRITABLE");
 
 /// The settings of a price, in US dollars per million tokens.
 #[rustfmt::skip]
 pub const PRICE_SETTINGS: &[Setting] = &[
-    setting("input_usd_per_mtok", ValueKind::Decimal(USD_MAX), "US dollars per million input tokens."),
-    setting("output_usd_per_mtok", ValueKind::Decimal(USD_MAX), "US dollars per million output tokens."),
-    setting("cache_read_usd_per_mtok", ValueKind::Decimal(USD_MAX), "US dollars per million tokens read from the provider's cache. Default: the input price."),
-    setting("cache_write_usd_per_mtok", ValueKind::Decimal(USD_MAX), "US dollars per million tokens written to the provider's cache. Default: the input price."),
+    setting("input_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million input tokens."),
+    setting("output_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million output tokens."),
+    setting("cache_read_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million tokens read from the provider's cache. Default: the input price."),
+    setting("cache_write_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million tokens written to the provider's cache. Default: the input price."),
 ];
 
 /// The settings of a budget.
 #[rustfmt::skip]
 pub const BUDGET_SETTINGS: &[Setting] = &[
-    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), "The tokens that the team may use, over all launches, until `brigade cost --reset`: input, output and cache tokens.").or("BRIGADE_BUDGET_TOKENS"),
-    setting("usd", ValueKind::Decimal(USD_MAX), "The US dollars that the team may spend, over all launches, until `brigade cost --reset`. Needs the prices of its models.").or("BRIGADE_BUDGET_USD"),
+    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that the team may use, over all launches, until `brigade cost --reset`: input, output and cache tokens.").or("BRIGADE_BUDGET_TOKENS"),
+    setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that the team may spend, over all launches, until `brigade cost --reset`. Needs the prices of its models.").or("BRIGADE_BUDGET_USD"),
 ];
 
 /// The settings of notifications.
 #[rustfmt::skip]
 pub const NOTIFY_SETTINGS: &[Setting] = &[
-    setting("command", ValueKind::Command, "A command that runs when something waits for you, 80 % of a budget is used, a task failed for good or a session ended. It gets BRIGADE_NOTICE, BRIGADE_NOTICE_KIND and BRIGADE_NOTICE_JSON.").or("BRIGADE_NOTIFY_COMMAND"),
-    setting("url", ValueKind::Address, "An address that gets the same as JSON, by an HTTP POST.").or("BRIGADE_NOTIFY_URL"),
+    setting("command", ValueKind::Command, Effect::Runs, "A command that runs when something waits for you, 80 % of a budget is used, a task failed for good or a session ended. It gets BRIGADE_NOTICE, BRIGADE_NOTICE_KIND and BRIGADE_NOTICE_JSON.").or("BRIGADE_NOTIFY_COMMAND"),
+    setting("url", ValueKind::Address, Effect::Sends, "An address that gets the same as JSON, by an HTTP POST.").or("BRIGADE_NOTIFY_URL"),
 ];
 
 /// The settings of a team.
 #[rustfmt::skip]
 pub const TEAM_SETTINGS: &[Setting] = &[
-    setting("goal", ValueKind::Text, "The team's goal.").or("BRIGADE_GOAL"),
-    setting("plan", ValueKind::Path, "A plan file to import tasks from, relative to this file.").or("BRIGADE_PLAN"),
-    setting("done_when", ValueKind::Command, "A command that exits 0 once the goal is met. After 30 min it is ended, and the goal counts as not met.").or("BRIGADE_DONE_WHEN"),
-    setting("lead", ValueKind::Table(LEAD_SETTINGS), "The lead. Its default provider is `runbook`, which needs no key."),
-    setting("budget", ValueKind::Table(BUDGET_SETTINGS), "The team's budget. Each request is checked before it is sent, at its maximum usage. A spent budget ends the run with exit code 3."),
-    setting("isolation", ValueKind::Choice(&Isolation::WORDS), "\"none\": teammates share the workspace. \"worktree\": each task has its own git worktree and branch, merged once its verify passed on the merged result. Default: none.").or("BRIGADE_ISOLATION").default(Isolation::None.as_str()),
-    setting("merge_into", ValueKind::Text, "The branch to merge into, with isolation = \"worktree\". It exists, and no checkout has it checked out. Default: brigade/NAME, with the name of the team.").or("BRIGADE_MERGE_INTO"),
-    setting("setup", ValueKind::Command, "A command that prepares each new worktree before work starts there, such as \"npm ci\", with isolation = \"worktree\". Default: none.").or("BRIGADE_SETUP"),
-    setting("copy", ValueKind::Words, "Files of the workspace that each worktree gets before `setup` runs, such as [\".env\"], with isolation = \"worktree\". Git must ignore them. Default: none."),
-    setting("submodules", ValueKind::Flag, "If true, the submodules of each worktree are filled in before `setup` runs, with isolation = \"worktree\". Default: false.").or("BRIGADE_SUBMODULES").default("false"),
-    setting("memory", ValueKind::Choice(&Memory::WORDS), "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.").or("BRIGADE_MEMORY").default(Memory::Session.as_str()),
-    setting("on_quota", ValueKind::Choice(&OnQuota::WORDS), "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.").or("BRIGADE_ON_QUOTA").default(OnQuota::Wait.as_str()),
-    setting("review", ValueKind::Text, "The reviewer that approves work before a task is completed: a role or capability of another member, \"lead\" or \"human\". Default: no review.").or("BRIGADE_REVIEW"),
-    setting("ask", ValueKind::Flag, "If true, members have the tool `ask`: a sub-agent with its own context looks something up for them. Default: false.").or("BRIGADE_ASK").default("false"),
-    setting("notify", ValueKind::Table(NOTIFY_SETTINGS), "Notifications for you, when you do not watch the team."),
+    setting("goal", ValueKind::Text, Effect::Sends, "The team's goal.").or("BRIGADE_GOAL"),
+    setting("plan", ValueKind::Path, Effect::Runs, "A plan file to import tasks from, relative to this file.").or("BRIGADE_PLAN"),
+    setting("done_when", ValueKind::Command, Effect::Runs, "A command that exits 0 once the goal is met. After 30 min it is ended, and the goal counts as not met.").or("BRIGADE_DONE_WHEN"),
+    setting("lead", ValueKind::Table(LEAD_SETTINGS), Effect::None, "The lead. Its default provider is `runbook`, which needs no key."),
+    setting("budget", ValueKind::Table(BUDGET_SETTINGS), Effect::None, "The team's budget. Each request is checked before it is sent, at its maximum usage. A spent budget ends the run with exit code 3."),
+    setting("isolation", ValueKind::Choice(&Isolation::WORDS), Effect::Stores, "\"none\": teammates share the workspace. \"worktree\": each task has its own git worktree and branch, merged once its verify passed on the merged result. Default: none.").or("BRIGADE_ISOLATION").default(Isolation::None.as_str()),
+    setting("merge_into", ValueKind::Text, Effect::Stores, "The branch to merge into, with isolation = \"worktree\". It exists, and no checkout has it checked out. Default: brigade/NAME, with the name of the team.").or("BRIGADE_MERGE_INTO"),
+    setting("setup", ValueKind::Command, Effect::Runs, "A command that prepares each new worktree before work starts there, such as \"npm ci\", with isolation = \"worktree\". Default: none.").or("BRIGADE_SETUP"),
+    setting("copy", ValueKind::Words, Effect::HandsOver, "Files of the workspace that each worktree gets before `setup` runs, such as [\".env\"], with isolation = \"worktree\". Git must ignore them. Default: none."),
+    setting("submodules", ValueKind::Flag, Effect::Runs, "If true, the submodules of each worktree are filled in before `setup` runs, with isolation = \"worktree\". Default: false.").or("BRIGADE_SUBMODULES").default("false"),
+    setting("memory", ValueKind::Choice(&Memory::WORDS), Effect::None, "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.").or("BRIGADE_MEMORY").default(Memory::Session.as_str()),
+    setting("on_quota", ValueKind::Choice(&OnQuota::WORDS), Effect::None, "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.").or("BRIGADE_ON_QUOTA").default(OnQuota::Wait.as_str()),
+    setting("review", ValueKind::Text, Effect::HandsOver, "The reviewer that approves work before a task is completed: a role or capability of another member, \"lead\" or \"human\". Default: no review.").or("BRIGADE_REVIEW"),
+    setting("ask", ValueKind::Flag, Effect::None, "If true, members have the tool `ask`: a sub-agent with its own context looks something up for them. Default: false.").or("BRIGADE_ASK").default("false"),
+    setting("notify", ValueKind::Table(NOTIFY_SETTINGS), Effect::None, "Notifications for you, when you do not watch the team."),
     MODE,
     ALLOW,
     DENY,
-    setting("members", ValueKind::Tables(MEMBER_SETTINGS), "The teammates: one [[teams.NAME.members]] each."),
+    setting("members", ValueKind::Tables(MEMBER_SETTINGS), Effect::None, "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
     DURABILITY,
 ];
 
 #[rustfmt::skip]
-const MODE: Setting = setting("mode", ValueKind::Choice(&PermissionMode::WORDS), "The calls of tools about which you are asked: \"auto\" (none), \"accept-edits\" (commands), \"ask\" (commands and changes of files). \"plan\" refuses both. Default: auto; for members the team's.");
+const MODE: Setting = setting("mode", ValueKind::Choice(&PermissionMode::WORDS), Effect::Runs, "The calls of tools about which you are asked: \"auto\" (none), \"accept-edits\" (commands), \"ask\" (commands and changes of files). \"plan\" refuses both. Default: auto; for members the team's.");
 #[rustfmt::skip]
-const ALLOW: Setting = setting("allow", ValueKind::Words, "Calls about which you are not asked, such as [\"bash(cargo test:*)\", \"write_file(docs/*)\"]. They never allow a command with shell operators. Those of the team and of the member hold. Default: none.");
+const ALLOW: Setting = setting("allow", ValueKind::Words, Effect::Runs, "Calls about which you are not asked, such as [\"bash(cargo test:*)\", \"write_file(docs/*)\"]. They never allow a command with shell operators. Those of the team and of the member hold. Default: none.");
 #[rustfmt::skip]
-const DENY: Setting = setting("deny", ValueKind::Words, "Calls that are refused in every mode, such as [\"bash(git push:*)\"]. They are stronger than `allow`. Those of the team and of the member hold. Default: none.");
+const DENY: Setting = setting("deny", ValueKind::Words, Effect::Runs, "Calls that are refused in every mode, such as [\"bash(git push:*)\"]. They are stronger than `allow`. Those of the team and of the member hold. Default: none.");
 #[rustfmt::skip]
-const PROGRAM_COMMAND: Setting = setting("command", ValueKind::Command, "The command that starts the agent's program, for `claude-code`. Default: `claude`; for members the lead's.");
+const PROGRAM_COMMAND: Setting = setting("command", ValueKind::Command, Effect::Runs, "The command that starts the agent's program, for `claude-code`. Default: `claude`; for members the lead's.");
 #[rustfmt::skip]
-const PASS_ENV: Setting = setting("pass_env", ValueKind::Words, "The environment variables that the agent's program gets although commands do not, such as [\"ANTHROPIC_API_KEY\"], for `claude-code`. Default: none; for members the lead's.");
+const PASS_ENV: Setting = setting("pass_env", ValueKind::Words, Effect::HandsOver, "The environment variables that the agent's program gets although commands do not, such as [\"ANTHROPIC_API_KEY\"], for `claude-code`. Default: none; for members the lead's.");
 #[rustfmt::skip]
-const PROVIDER: Setting = setting("provider", ValueKind::Provider, "The provider of the model. Default for members: the lead's.");
+const PROVIDER: Setting = setting("provider", ValueKind::Provider, Effect::Sends, "The provider of the model. Default for members: the lead's.");
 #[rustfmt::skip]
-const MODEL: Setting = setting("model", ValueKind::Text, "The model's name; for `scripted` a script file, relative to this file. Default for members: the lead's.");
+const MODEL: Setting = setting("model", ValueKind::Text, Effect::Sends, "The model's name; for `scripted` a script file, relative to this file. Default for members: the lead's.");
 #[rustfmt::skip]
-const BASE_URL: Setting = setting("base_url", ValueKind::Address, "The address of the server, instead of the provider's own. Default for members: the lead's.");
+const BASE_URL: Setting = setting("base_url", ValueKind::Address, Effect::Sends, "The address of the server, instead of the provider's own. Default for members: the lead's.");
 #[rustfmt::skip]
-const CONTEXT_WINDOW: Setting = setting("context_window_tokens", ValueKind::Integer(2_000, 100_000_000), "The model's context window in tokens. Contexts are compacted before they exceed it. Default: the provider's value for the model; for members the lead's.");
+const CONTEXT_WINDOW: Setting = setting("context_window_tokens", ValueKind::Integer(2_000, 100_000_000), Effect::None, "The model's context window in tokens. Contexts are compacted before they exceed it. Default: the provider's value for the model; for members the lead's.");
 
 /// The settings of a lead.
 #[rustfmt::skip]
@@ -170,18 +189,18 @@ pub const LEAD_SETTINGS: &[Setting] = &[
     MODE,
     ALLOW,
     DENY,
-    setting("prompt", ValueKind::Prompt, "Instructions in addition to the built-in ones: a text, or a file relative to this file."),
+    setting("prompt", ValueKind::Prompt, Effect::Sends, "Instructions in addition to the built-in ones: a text, or a file relative to this file."),
 ];
 
 /// The settings of a member.
 #[rustfmt::skip]
 pub const MEMBER_SETTINGS: &[Setting] = &[
-    setting("name", ValueKind::Name, "The member's name: at most 32 letters, digits, `_` or `-`. Not allowed: lead, human, all, system."),
-    setting("role", ValueKind::Text, "The member's role, which is also a capability. Default: worker."),
-    setting("capabilities", ValueKind::Words, "Further capabilities, for tasks that require them."),
-    setting("prompt", ValueKind::Prompt, "Instructions in addition to the built-in ones: a text, or a file relative to this file."),
-    setting("plan_first", ValueKind::Flag, "If true, the member works read-only until the lead or a person approves its plan for the task. Default: false."),
-    setting("memory", ValueKind::Choice(&Memory::WORDS), "The time for which the member remembers its work: \"session\" or \"task\". Default: as the team."),
+    setting("name", ValueKind::Name, Effect::None, "The member's name: at most 32 letters, digits, `_` or `-`. Not allowed: lead, human, all, system."),
+    setting("role", ValueKind::Text, Effect::Sends, "The member's role, which is also a capability. Default: worker."),
+    setting("capabilities", ValueKind::Words, Effect::Sends, "Further capabilities, for tasks that require them."),
+    setting("prompt", ValueKind::Prompt, Effect::Sends, "Instructions in addition to the built-in ones: a text, or a file relative to this file."),
+    setting("plan_first", ValueKind::Flag, Effect::Runs, "If true, the member works read-only until the lead or a person approves its plan for the task. Default: false."),
+    setting("memory", ValueKind::Choice(&Memory::WORDS), Effect::None, "The time for which the member remembers its work: \"session\" or \"task\". Default: as the team."),
     PROVIDER,
     MODEL,
     BASE_URL,
@@ -256,11 +275,11 @@ macro_rules! limits {
     ($($($field:ident).+, $key:literal, $variable:literal, ($min:expr, $max:expr), $about:literal;)*) => {
         /// The settings of all limits of a team.
         pub const LIMIT_SETTINGS: &[Setting] =
-            &[$(setting($key, ValueKind::Integer($min, $max), $about).or($variable),)*];
+            &[$(setting($key, ValueKind::Integer($min, $max), Effect::None, $about).or($variable),)*];
 
         /// The fields of all limits of a team.
         pub const LIMITS: &[LimitField] = &[$(LimitField {
-            setting: setting($key, ValueKind::Integer($min, $max), $about).or($variable),
+            setting: setting($key, ValueKind::Integer($min, $max), Effect::None, $about).or($variable),
             get: |limits| limits.$($field).+.to_number(),
             set: |limits, number| limits.$($field).+ = LimitValue::of_number(number),
         },)*];
@@ -292,7 +311,7 @@ limits! {
 }
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
-pub const OTHER_VARIABLES: [&str; 15] = [
+pub const OTHER_VARIABLES: [&str; 16] = [
     "BRIGADE_CONFIG",
     "BRIGADE_WORKSPACE",
     "BRIGADE_PROGRESS",
@@ -304,6 +323,7 @@ pub const OTHER_VARIABLES: [&str; 15] = [
     "BRIGADE_NOTICE_KIND",
     "BRIGADE_NOTICE_JSON",
     "BRIGADE_PORT_BASE",
+    crate::sandbox::environment::TRUST_VARIABLE,
     crate::sandbox::environment::BOARD_SOCKET_VARIABLE,
     crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE,
     crate::sandbox::CONFINEMENT_VARIABLE,
@@ -338,6 +358,14 @@ pub fn of_key(key: &str) -> Option<&'static Setting> {
         _ => (TEAM_SETTINGS, key),
     };
     table.iter().chain(TOP_SETTINGS).find(|setting| setting.key == key)
+}
+
+/// Returns the setting of a value of a resolved team, such as `goal`, `lead.model` or `members.alice.role`.
+pub fn of_value(key: &str) -> Option<&'static Setting> {
+    match key.strip_prefix("members.").and_then(|rest| rest.split_once('.')) {
+        Some((_, key)) => MEMBER_SETTINGS.iter().find(|setting| setting.key == key),
+        None => of_key(key),
+    }
 }
 
 /// Returns the environment variables of all settings.

@@ -11,6 +11,7 @@ pub mod claim_queue;
 pub mod code_fence;
 pub mod conflict;
 pub mod dependencies;
+pub mod digest;
 pub mod dropped_lines;
 pub mod event;
 pub mod evidence;

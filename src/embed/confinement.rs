@@ -9,7 +9,7 @@ use crate::config::{CONFIG_FILE, Durability};
 use crate::domain::access::PathRule;
 use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::ports::Repository;
-use crate::sandbox::protected_paths::home_rules;
+use crate::sandbox::protected_paths::{home_rules, trust_folder};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
@@ -75,7 +75,7 @@ pub fn open_sandbox(
     Sandbox::open(guard, workspace, rules)
 }
 
-/// The paths that no member's tool can write: Brigade's files and the configs, relative to the workspace if they are in it. A plan
+/// The paths that no member's tool can write: Brigade's files, the trust entries and the configs, relative to the workspace if they are in it. A plan
 /// and prompts outside the workspace are included. Members may write a plan or prompts inside it.
 pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
     let canonical = |path: PathBuf| path.canonicalize().unwrap_or(path);
@@ -87,6 +87,8 @@ pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option
         controls.push(relative(&config).unwrap_or(config));
         controls.extend(prompts.filter(|prompts| relative(prompts).is_none()));
     }
+    // Only a workspace that contains the home folder has it.
+    controls.extend(trust_folder().and_then(|folder| relative(&canonical(folder))));
     controls.extend(plan.map(|plan| canonical(plan.to_owned())).filter(|plan| relative(plan).is_none()));
     // A folder that contains the workspace cannot be read-only.
     controls.retain(|path| !workspace.starts_with(path));

@@ -55,6 +55,9 @@ pub const BOARD_SOCKET_VARIABLE: &str = "BRIGADE_BOARD_SOCKET";
 /// The variable with the credential for that socket.
 pub const BOARD_CREDENTIAL_VARIABLE: &str = "BRIGADE_BOARD_CREDENTIAL";
 
+/// The variable by which a person agrees to all that the files of a workspace do. Commands and agents must not agree for the person.
+pub const TRUST_VARIABLE: &str = "BRIGADE_TRUST";
+
 /// Prefixes of the variables by which a coding agent that started Brigade identifies itself and its session. Another agent would take
 /// itself for a part of that session.
 const SURROUNDING_AGENT_PREFIXES: [&str; 2] = ["CLAUDECODE", "CLAUDE_CODE_"];
@@ -95,6 +98,7 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
     let others = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         name != "PATH"
+            && name != TRUST_VARIABLE
             && !is_secret(&name)
             && !SURROUNDING_AGENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
             && !SHELL_STARTUP_VARIABLES.contains(&&*name)

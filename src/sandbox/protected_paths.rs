@@ -1,6 +1,9 @@
-//! Paths outside the workspace that commands must not write: the user's config, and the `PATH` folders below the home folder.
+//! Paths outside the workspace that commands must not write: the user's config, the record of what the user agreed to, and the `PATH`
+//! folders below the home folder.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::domain::access::PathRule;
@@ -93,53 +96,72 @@ fn nearest_existing(path: &Path) -> Option<&Path> {
     path.ancestors().find(|path| path.symlink_metadata().is_ok())
 }
 
-/// Rules that hold for every command, for paths outside the workspace. The folder of the user's config and the `PATH` folders below
-/// the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
+/// Rules that hold for every command, for paths outside the workspace. The folder of the user's config, that of the trust entries and the
+/// `PATH` folders below the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
-    let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
+    let own = own_files().flat_map(|file| own_file_rules(&file, workspace));
     let search_path = search_path_rules(protected_search_folders(workspace, writable), workspace);
-    config.into_iter().chain(search_path).chain(super::multiplexers::rules(workspace)).collect()
+    own.chain(search_path).chain(super::multiplexers::rules(workspace)).collect()
+}
+
+/// The user's config file, and a file in the folder of trust entries.
+fn own_files() -> impl Iterator<Item = PathBuf> {
+    user_config_file().into_iter().chain(trust_folder().map(|folder| folder.join("entry.json")))
 }
 
 /// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
 pub fn user_config_file() -> Option<PathBuf> {
-    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
-    Some(config.join("brigade/config.toml"))
+    Some(user_folder("XDG_CONFIG_HOME", ".config")?.join("brigade/config.toml"))
 }
 
-/// Creates the folder of the user's config file and the `PATH` folders below the home folder, so that [`home_rules`] can protect
-/// them. Returns a warning if a command can still replace the config.
+/// The folder with the record of what the user agreed to: `$XDG_STATE_HOME/brigade/trust`, or the same in `~/.local/state`.
+pub fn trust_folder() -> Option<PathBuf> {
+    Some(user_folder("XDG_STATE_HOME", ".local/state")?.join("brigade/trust"))
+}
+
+/// The folder that a variable names, or this one in the home folder. See the XDG Base Directory Specification.
+fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))
+}
+
+/// Creates the folders of the user's config file and of the trust entries, and the `PATH` folders below the home folder, so that
+/// [`home_rules`] can protect them. Returns a warning if a command can still replace the user's files.
 #[must_use]
 pub fn create_home_folders(workspace: &Path, writable: &[PathBuf]) -> Option<String> {
     for folder in protected_search_folders(workspace, writable) {
-        create_folder(&folder);
+        create_folder(&folder, 0o777);
     }
-    let file = user_config_file()?;
-    let path = ResolvedPath::of(&file);
-    if let Some(folder) = path.target.parent() {
-        create_folder(folder);
+    let mut replaceable = None;
+    for file in own_files() {
+        let path = ResolvedPath::of(&file);
+        if let Some(folder) = path.target.parent() {
+            create_folder(folder, 0o700);
+        }
+        let link = path.links.into_iter().find(|link| link.parent().is_none_or(is_home_or_above));
+        replaceable = replaceable.or_else(|| Some((link?, file)));
     }
-    let link = path.links.iter().find(|link| link.parent().is_none_or(is_home_or_above))?;
+    let (link, file) = replaceable?;
     Some(format!(
-        "a command can replace {}, a symbolic link on the path to your config. hint: replace it by a folder",
-        link.display()
+        "a command can replace {}, a symbolic link on the path to {}. hint: replace it by a folder",
+        link.display(),
+        file.parent().unwrap_or(&file).display()
     ))
 }
 
-fn create_folder(folder: &Path) {
-    if let Err(error) = std::fs::create_dir_all(folder) {
+fn create_folder(folder: &Path, mode: u32) {
+    if let Err(error) = DirBuilder::new().recursive(true).mode(mode).create(folder) {
         tracing::info!("cannot create {}: {error}", folder.display());
     }
 }
 
-/// Rules that keep commands from writing the user's config file. Its folder is read-only, and so is each folder with a
+/// Rules that keep commands from writing a file of the user. Its folder is read-only, and so is each folder with a
 /// symbolic link on the path to it. If its folder could not be created, the file in its place or its nearest parent is read-only.
-fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
+fn own_file_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     let path = ResolvedPath::of(file);
     let folder = path.target.parent().filter(|folder| path.links.is_empty() && folder.is_dir());
     let folders_of_links = path.links.iter().filter_map(|link| link.parent());
-    // The config file, a file in place of one of its folders, or the nearest parent.
+    // The file, a file in place of one of its folders, or the nearest parent.
     let existing = nearest_existing(&path.target);
     let protected = folder.into_iter().chain(folders_of_links).chain(existing);
     let mut rules: Vec<PathRule> = Vec::new();
@@ -239,13 +261,13 @@ mod tests {
         }
 
         fn create_config_folder(&self) {
-            create_folder(ResolvedPath::of(&self.config).target.parent().unwrap());
+            create_folder(ResolvedPath::of(&self.config).target.parent().unwrap(), 0o700);
         }
 
         /// Asserts that exactly these paths below the home folder are read-only.
         fn assert_protects(&self, paths: &[&str]) {
             let expected: Vec<PathRule> = paths.iter().map(|path| PathRule::read_only(self.join(path))).collect();
-            assert_eq!(user_config_rules(&self.config, Path::new("/elsewhere")), expected);
+            assert_eq!(own_file_rules(&self.config, Path::new("/elsewhere")), expected);
         }
     }
 

@@ -6,4 +6,5 @@ pub mod file;
 pub mod fs;
 pub mod git;
 pub mod memory;
+pub mod trust;
 pub mod workspace;

@@ -19,6 +19,7 @@ mod chaos;
 mod claimers;
 mod clicks;
 mod colleagues;
+mod consent;
 mod disks;
 mod documents;
 mod environments;

@@ -1,11 +1,10 @@
-//! Files that others put in place: another user's config in a parent folder, links in place of control files, a clone's
-//! commands.
+//! Files that others put in place: another user's config in a parent folder, links in place of control files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 
-use crate::testkit::process::{ProcessOutput, git, is_root, wait_until};
+use crate::testkit::process::{ProcessOutput, is_root, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
 /// A user who is neither root nor the tester.
@@ -157,142 +156,6 @@ fn user_team_without_reference_is_refused() {
     assert!(!workspace.run(&["config", "show"]).out.contains("evil"));
 }
 
-/// Commits all files of `origin`, and clones it into `clone`.
-fn clone_origin(workspace: &TestWorkspace) {
-    git(workspace.path(), &["-C", "origin", "init", "-q"]);
-    git(workspace.path(), &["-C", "origin", "add", "-A", "-f"]);
-    git(workspace.path(), &["-C", "origin", "commit", "-q", "-m", "Begin"]);
-    git(workspace.path(), &["clone", "-q", "origin", "clone"]);
-}
-
-/// A clone of a repository that has a config, a plan, a task and a `.team` folder.
-fn clone() -> TestWorkspace {
-    let workspace = TestWorkspace::new();
-    workspace.write("origin/brigade.toml", CONFIG);
-    workspace.write("origin/plan.md", &format!("{PLAN}\n## Two\nverify: touch verified\n"));
-    let task = r#"{"id":9,"subject":"theirs","description":"```sh\ntouch planted\n```","status":"pending"}"#;
-    workspace.write("origin/.tasks/task_9.json", task);
-    workspace.write("origin/.team/FORMAT", "1\n");
-    clone_origin(&workspace);
-    workspace
-}
-
-#[test]
-fn first_run_of_clone_names_plan_tasks_and_commands() {
-    let workspace = clone();
-    let answer = run_in(&workspace, "clone", &["run"]);
-    for line in ["the plan plan.md (2 tasks)", "1 task in .tasks", "  touch ran", "  touch verified", "  touch planted"]
-    {
-        assert!(answer.err.lines().any(|said| said == format!("  {line}")), "{line}: {answer:?}");
-    }
-    assert!(answer.err.contains("first run:") && answer.err.lines().all(|line| line.len() <= 100), "{answer:?}");
-    assert!(
-        !answer.err.contains("[y/N]") && workspace.join("clone/planted").exists(),
-        "a pipe was asked for confirmation: {answer:?}"
-    );
-    let address = "base_url = \"http://127.0.0.1:1\"\n";
-    workspace.write("clone/brigade.toml", &format!("{CONFIG}{address}"));
-    let refused = run_in(&workspace, "clone", &["run"]);
-    assert!(
-        refused.code == Some(2) && !refused.err.contains("first run:"),
-        "a refused launch lists commands: {refused:?}"
-    );
-    let member = "[[teams.crew.members]]\nname = \"m9\"\nprovider = \"anthropic\"\nmodel = \"m\"\n";
-    workspace.write("clone/brigade.toml", &format!("{CONFIG}{member}{address}"));
-    let keys = run_in(&workspace, "clone", &["run"]);
-    assert!(keys.err.contains("models at http://127.0.0.1:1, which get the provider's key"), "{keys:?}");
-    workspace.write("clone/brigade.toml", CONFIG);
-    let again = run_in(&workspace, "clone", &["run"]);
-    assert!(again.err.contains("first run:"), "a tracked .team counts as an earlier run: {again:?}");
-    git(workspace.path(), &["-C", "clone", "rm", "-r", "-q", "--cached", ".team"]);
-    let again = run_in(&workspace, "clone", &["run"]);
-    assert!(!again.err.contains("first run:"), "{again:?}");
-}
-
-#[test]
-fn first_run_names_some_commands_and_counts_rest() {
-    let workspace = clone();
-    let block = |number: usize| format!("## Task {number}\n```sh\ntouch ran{number} # and\ntrue\n```\n");
-    workspace.write("clone/plan.md", &(0..7).map(block).collect::<String>());
-    let answer = run_in(&workspace, "clone", &["run"]);
-    assert_eq!(
-        answer.err.lines().filter(|line| line.starts_with("    touch ") && line.ends_with(" # and ⏎ true")).count(),
-        5,
-        "{answer:?}"
-    );
-    assert!(
-        answer.err.contains("  8 commands:\n") && answer.err.contains("    and 3 more: read the files above"),
-        "{answer:?}"
-    );
-}
-
-#[test]
-fn first_run_names_verify_command_of_clone() {
-    let workspace = TestWorkspace::new();
-    workspace.write("origin/brigade.toml", CONFIG);
-    let task = |id: u32| {
-        format!(r#"{{"id":{id},"subject":"theirs","status":"in_progress","owner":"x","verify":"touch verified{id}"}}"#)
-    };
-    workspace.write("origin/.tasks/task_1.json", &task(1));
-    workspace.write("origin/.tasks/task_2.json", &task(2));
-    clone_origin(&workspace);
-    let line = "first run: git tracks #1, and its verify command runs now: touch verified1";
-    let answer = run_in(&workspace, "clone", &["tasks", "complete", "1", "--force"]);
-    assert!(answer.code == Some(0) && workspace.join("clone/verified1").exists(), "{answer:?}");
-    assert!(answer.err.lines().any(|said| said == line) && !answer.err.contains("[y/N]"), "{answer:?}");
-    // The person's own task is not part of the clone.
-    run_in(&workspace, "clone", &["tasks", "add", "Mine", "--verify", "touch mine"]);
-    run_in(&workspace, "clone", &["tasks", "claim", "3", "--as", "me"]);
-    let answer = run_in(&workspace, "clone", &["tasks", "complete", "3", "--force"]);
-    assert!(answer.code == Some(0) && !answer.err.contains("first run:"), "{answer:?}");
-    let update = ["tasks", "update", "2", "--status", "completed", "--force"];
-    assert!(run_in(&workspace, "clone", &update).err.contains("touch verified2"));
-}
-
-/// A clone whose config names only models: its script has tool calls, and its `.team` folder adds a member that runs the task.
-#[test]
-fn first_run_names_scripts_and_files_of_team() {
-    let workspace = TestWorkspace::new();
-    let model = "provider = \"scripted\"\nmodel = \"script.json\"\n";
-    let config = "durability = \"process\"\n[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\n";
-    workspace.write("origin/brigade.toml", &format!("{config}{model}"));
-    let complete = r#"{"tool":"task_update","input":{"task_id":"{{task}}","status":"completed","result":"done"}}"#;
-    workspace.write("origin/script.json", &format!(r#"{{"task":[{{"call":[{complete}]}}]}}"#));
-    let task = r#"{"id":9,"subject":"theirs","description":"```sh\ntouch planted\n```","status":"pending"}"#;
-    workspace.write("origin/.tasks/task_9.json", task);
-    let member = |name: &str, team: &str| {
-        format!(r#"{{"name":"{name}","status":"idle","startedBy":"brigade","team":"{team}","provider":"runbook"}}"#)
-    };
-    let members = [member("eve", "crew"), member("m1", "crew"), member("other", "others")].join(",");
-    workspace.write("origin/.team/config.json", &format!(r#"{{"members":[{members}]}}"#));
-    let mail = r#"{"type":"message","from":"human","content":"Obey.","timestamp":1763688000.5}"#;
-    workspace.write("origin/.team/inbox/m1.jsonl", &format!("{mail}\n"));
-    workspace.write("origin/.team/inbox/.taken/lead-5.jsonl", &format!("{mail}\n"));
-    let record =
-        r#"{"v":1,"at":1763688000200,"kind":"message","role":"user","content":[{"type":"text","text":"Obey."}]}"#;
-    workspace.write("origin/.team/transcripts/m1.jsonl", &format!("{record}\n"));
-    clone_origin(&workspace);
-    let answer = run_in(&workspace, "clone", &["run"]);
-    let lines = [
-        "the script script.json",
-        "1 member in .team/config.json: eve (runbook)",
-        "1 mail file in .team/inbox: m1.jsonl",
-        "1 mail file in .team/inbox/.taken: lead-5.jsonl",
-        "1 transcript in .team/transcripts: m1.jsonl",
-        "  touch planted",
-    ];
-    let is_missing = |line: &&str| !answer.err.lines().any(|said| said == format!("  {line}"));
-    let missing: Vec<&str> = lines.into_iter().filter(is_missing).collect();
-    assert!(answer.err.contains("first run:") && missing.is_empty(), "{missing:?} are not listed: {answer:?}");
-}
-
-#[test]
-fn first_run_outside_git_prints_nothing() {
-    let workspace = TestWorkspace::with_team(1, PLAN);
-    let answer = workspace.run(&["run"]);
-    assert!(answer.code == Some(0) && !answer.err.contains("first run:"), "{answer:?}");
-}
-
 #[test]
 fn plan_and_prompts_of_another_user_are_refused() {
     if !is_root("plan_and_prompts_of_another_user_are_refused") {
@@ -337,21 +200,4 @@ fn read_commands_of_other_user_take_no_locks() {
     look("is not running", true);
     fs::remove_file(workspace.join(".team/lead.json")).unwrap();
     look("is not running", true);
-}
-
-/// The command of an external agent is run to find its version, but not before the person has seen it.
-#[test]
-fn doctor_runs_no_agent_command_of_clone() {
-    let workspace = TestWorkspace::new();
-    let config = "[teams.crew]\nisolation = \"worktree\"\n[[teams.crew.members]]\nname = \"m1\"\n\
-                  provider = \"claude-code\"\ncommand = \"touch ran; echo 2.1.330 #\"\n";
-    workspace.write("brigade.toml", config);
-    git(&workspace, &["init", "-q"]);
-    git(&workspace, &["add", "-A"]);
-    let doctor = workspace.run(&["doctor"]);
-    assert!(doctor.out.contains("is not run before the first launch"), "{doctor:?}");
-    assert!(!workspace.join("ran").exists());
-    git(&workspace, &["rm", "-q", "--cached", "brigade.toml"]);
-    let doctor = workspace.run(&["doctor"]);
-    assert!(doctor.out.contains("Claude Code 2.1.330") && workspace.join("ran").exists(), "{doctor:?}");
 }

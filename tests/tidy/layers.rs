@@ -101,6 +101,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("fd_lock",       &["stores"],               "locks live in stores and nowhere else"),
     ("reqwest",       &["providers"],               "only providers speak HTTP"),
     ("rustls",        &["providers"],               "as reqwest: which cryptography it uses"),
+    ("ring",          &["domain"],               "the digests of what a person approves"),
     ("rustix",        &["platform", "sandbox"],  "system calls are in two places"),
     ("nix",           &["platform", "sandbox"],             "as rustix: masks of signals, which that has none of"),
     ("indexmap",      &["domain", "stores"],     "JSON objects that keep the order of their fields"),
@@ -129,9 +130,9 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),
     ("src/embed/confinement.rs", "connects the repository to files"),
     ("src/cli/clean.rs",     "removes files"),
+    ("src/cli/consent/mod.rs", "lists the members that the roster adds"),
     ("src/cli/doctor.rs",    "inspects the files of this machine"),
     ("src/cli/error.rs",     "hints for locked files and symbolic links"),
-    ("src/cli/first_run.rs", "recognises a new folder by its files"),
     ("src/cli/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
 ];
 

@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use super::change::{change_text, holder_or_person, refusal};
 use super::show::document;
 use crate::cli::arguments::{ActingAs, task_id};
+use crate::cli::consent;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::first_run;
 use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::cli::running_team::RunningTeam;
@@ -83,7 +83,7 @@ pub(in crate::cli) async fn complete(
     let inspector = inspector.as_ref().map(|inspector| inspector as &dyn WorkInspector);
     let place = WorkPlace::find(&task, by, None, inspector).await?;
     if let Some(command) = &task.verify {
-        first_run::confirm_verify(context, &task, command)?;
+        consent::confirm_verify(context, &task, command)?;
     }
     let stores = context.stores(OpenMode::Write).await?;
     let reviewer = match &team {

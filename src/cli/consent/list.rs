@@ -1,0 +1,316 @@
+//! The list of everything that the files of a workspace run, send, store and hand over. The settings in it come from the table of all
+//! settings. Each line stands for its complete content, also if its text is cut.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::config::effects::EffectiveValue;
+use crate::config::resolve::Resolved;
+use crate::config::settings::Effect;
+use crate::domain::digest::sha256;
+use crate::domain::plan::PLAN_BYTES_MAX;
+use crate::domain::shell_blocks;
+use crate::domain::task::{NewTask, TaskId};
+use crate::domain::team_spec::{MemberSpec, Prompts, TeamSpec};
+use crate::domain::time::UnixMs;
+use crate::platform::reading::{self, AllowedKinds};
+use crate::providers;
+use crate::stores::trust::{AgreedLine, Agreement};
+use crate::ui::text::{count, cut, one_line, width};
+
+/// The widest text of a line, in columns.
+const LINE_COLUMNS_MAX: usize = 160;
+/// The digits of a digest that people see.
+const DIGEST_DIGITS: usize = 12;
+/// The most bytes of a file that its line stands for. The time of its last change stands for the rest.
+const CONTENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// The config and the plan of `brigade run demo`. Files with the same bytes need no agreement: the program that a person started brings
+/// them along.
+const EMBEDDED_CONFIG: &str = include_str!("../../../brigade.toml");
+const EMBEDDED_PLAN: &str = include_str!("../../../demo/audit.md");
+
+/// One thing that a file runs, sends, stores or hands over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    effect: Effect,
+    /// The text, on one line, not cut.
+    text: String,
+    /// The digest of effect, text and content.
+    pub(super) digest: String,
+    /// The file that it comes from. `None` for files of board and mail.
+    pub(super) file: Option<PathBuf>,
+    /// True for work, which can be done by the next launch.
+    is_work: bool,
+}
+
+impl Line {
+    fn new(effect: Effect, text: &str, content: &[u8]) -> Self {
+        let text = one_line(text);
+        let digest = sha256(&[effect.as_str().as_bytes(), text.as_bytes(), content]);
+        Self { effect, text, digest, file: None, is_work: false }
+    }
+
+    /// A command of this part of the workspace.
+    fn command(place: &str, command: &str) -> Self {
+        let lines: Vec<String> = command.lines().map(one_line).collect();
+        // A space in place of a line break would hide the end of a comment.
+        let text = format!("{place}: {}", lines.join(" ⏎ "));
+        Self { is_work: true, ..Self::new(Effect::Runs, &text, command.as_bytes()) }
+    }
+
+    /// The `verify` command of a task on the board.
+    pub(super) fn verify(id: TaskId, command: &str) -> Self {
+        Self::command(&format!("verify of {id}"), command)
+    }
+
+    /// The text as people see it.
+    pub(super) fn shown(&self) -> String {
+        let effect = self.effect;
+        if width(&self.text) <= LINE_COLUMNS_MAX {
+            return format!("{effect} {}", self.text);
+        }
+        let (bytes, digest) = (self.text.len(), short(&self.digest));
+        format!("{effect} {} ({bytes} bytes, digest {digest})", cut(&self.text, LINE_COLUMNS_MAX))
+    }
+}
+
+/// Returns the size and the digest of a content, for people.
+fn size_and_digest(content: &[u8]) -> String {
+    format!("{} bytes, digest {}", content.len(), short(&sha256(&[content])))
+}
+
+fn short(digest: &str) -> &str {
+    digest.get(..DIGEST_DIGITS).unwrap_or(digest)
+}
+
+/// The relation of a list to what the person agreed to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The person agreed to it.
+    Agreed,
+    /// The person agreed to no list of this team here.
+    New,
+    /// The person agreed to another list.
+    Changed {
+        /// The time of the agreement.
+        since: UnixMs,
+        /// The lines that it had, as texts.
+        removed: Vec<String>,
+        /// The lines that it had not, as texts.
+        added: Vec<String>,
+    },
+}
+
+/// The list for one team.
+#[derive(Debug, Default)]
+pub(super) struct ConsentList {
+    pub(super) lines: Vec<Line>,
+}
+
+impl ConsentList {
+    /// The values of settings, the prompts and the scripts of models.
+    pub(super) fn of_settings(config: &Config, resolved: &Resolved, workspace: &Path) -> Self {
+        let mut list = Self::default();
+        let spec = &resolved.spec;
+        if let Some((file, text)) = config.workspace_text() {
+            if text != EMBEDDED_CONFIG {
+                let values = resolved.effects_of(file);
+                // The script itself, or the plan, has its own line.
+                let values = values.iter().filter(|value| value.key != "plan" && !is_script(spec, value));
+                list.lines.extend(values.map(|value| Line { file: Some(file.to_owned()), ..value_line(spec, value) }));
+            }
+            list.lines.extend(prompt_lines(&spec.prompts, file));
+        }
+        let scripts: BTreeSet<&str> = members(spec).filter(|member| has_script(member)).map(script).collect();
+        for script in scripts {
+            let content = content_of(Path::new(script));
+            let text = format!("{}, a script of a model ({})", display(Path::new(script), workspace), content.text);
+            list.lines.push(Line { file: Some(script.into()), ..Line::new(Effect::Runs, &text, &content.bytes) });
+        }
+        list
+    }
+
+    /// Adds the plan's commands, and its text.
+    pub(super) fn add_plan(&mut self, spec: &TeamSpec, plan: &[NewTask], workspace: &Path) {
+        // A plan without a file came through a pipe of the person.
+        let Some(file) = spec.plan.as_ref().filter(|file| !has_bytes(file, EMBEDDED_PLAN)) else { return };
+        let shown = display(file, workspace);
+        let mut content = String::new();
+        let mut commands = Vec::new();
+        for task in plan {
+            // Each text in quotes: it cannot move from one field into the next.
+            content += &format!("{:?}", (&task.subject, &task.description, &task.verify));
+            let blocks = if runs_blocks(spec) { shell_blocks::shell_blocks(&task.description) } else { Vec::new() };
+            commands.extend(blocks.iter().map(|block| Line::command(&shown, block)));
+            let place = format!("{shown}, verify of {}", task.subject);
+            commands.extend(task.verify.iter().map(|verify| Line::command(&place, verify)));
+        }
+        let tasks = count(plan.len(), "task");
+        let text = format!("the plan {shown} ({tasks}, {})", size_and_digest(content.as_bytes()));
+        let first = Line { is_work: true, ..Line::new(Effect::Sends, &text, content.as_bytes()) };
+        let lines = std::iter::once(first).chain(commands);
+        self.lines.extend(lines.map(|line| Line { file: Some(file.clone()), ..line }));
+    }
+
+    /// Adds a task of the board that is not completed.
+    pub(super) fn add_task(&mut self, spec: &TeamSpec, id: TaskId, task: (&str, &str, Option<&str>)) {
+        let (subject, description, verify) = task;
+        let content = format!("{subject:?} {description:?}");
+        let text = format!("{id} on the board: {subject} ({})", size_and_digest(content.as_bytes()));
+        self.add_work(Effect::Sends, &text, content.as_bytes());
+        if runs_blocks(spec) {
+            let blocks = shell_blocks::shell_blocks(description);
+            self.lines.extend(blocks.iter().map(|block| Line::command(&id.to_string(), block)));
+        }
+        self.lines.extend(verify.map(|verify| Line::verify(id, verify)));
+    }
+
+    /// Adds a member that the lead spawned in an earlier run.
+    pub(super) fn add_spawned(&mut self, member: &MemberSpec) {
+        let model = &member.model;
+        let content = format!("{:?}", (&member.role, &member.prompt, &model.base_url, &model.command, &model.pass_env));
+        let name = format!("{} {}", model.provider, model.model);
+        let digest = size_and_digest(content.as_bytes());
+        let text = format!("the member {} in .team/config.json: {} ({digest})", member.name, name.trim_end());
+        self.add_work(Effect::Sends, &text, content.as_bytes());
+    }
+
+    /// Adds a file of mail or of a transcript.
+    pub(super) fn add_file(&mut self, what: &str, file: &Path, workspace: &Path) {
+        let content = content_of(file);
+        let text = format!("the {what} {} ({})", display(file, workspace), content.text);
+        self.add_work(Effect::Sends, &text, &content.bytes);
+    }
+
+    fn add_work(&mut self, effect: Effect, text: &str, content: &[u8]) {
+        self.lines.push(Line { is_work: true, ..Line::new(effect, text, content) });
+    }
+
+    /// The agreement to this list at this time.
+    pub(super) fn agreement(&self, at: UnixMs) -> Agreement {
+        let line = |line: &Line| AgreedLine { digest: line.digest.clone(), text: line.shown(), work: line.is_work };
+        Agreement { list: self.digest(), agreed_at: at, lines: self.lines.iter().map(line).collect() }
+    }
+
+    /// Compares this list with the one that the person agreed to. Work that is gone is no difference.
+    pub(super) fn standing(&self, agreed: Option<&Agreement>) -> Standing {
+        let Some(agreed) = agreed else { return Standing::New };
+        let known: HashSet<&str> = agreed.lines.iter().map(|line| line.digest.as_str()).collect();
+        let here: HashSet<&str> = self.lines.iter().map(|line| line.digest.as_str()).collect();
+        let added = self.lines.iter().filter(|line| !known.contains(line.digest.as_str()));
+        let removed: Vec<_> = agreed.lines.iter().filter(|line| !here.contains(line.digest.as_str())).collect();
+        let added: Vec<String> = added.map(Line::shown).collect();
+        if agreed.list == self.digest() || added.is_empty() && removed.iter().all(|line| line.work) {
+            return Standing::Agreed;
+        }
+        let removed = removed.into_iter().map(|line| line.text.clone()).collect();
+        Standing::Changed { since: agreed.agreed_at, removed, added }
+    }
+
+    fn digest(&self) -> String {
+        let digests: Vec<&[u8]> = self.lines.iter().map(|line| line.digest.as_bytes()).collect();
+        sha256(&digests)
+    }
+}
+
+fn members(spec: &TeamSpec) -> impl Iterator<Item = &MemberSpec> {
+    std::iter::once(&spec.lead).chain(&spec.members)
+}
+
+/// Returns true if a member runs the code blocks of its tasks.
+fn runs_blocks(spec: &TeamSpec) -> bool {
+    crate::cli::launch::runs_blocks(spec)
+}
+
+fn has_script(member: &MemberSpec) -> bool {
+    providers::provider(&member.model.provider).is_some_and(|known| known.model_is_path)
+}
+
+fn script(member: &MemberSpec) -> &str {
+    &member.model.model
+}
+
+fn is_script(spec: &TeamSpec, value: &EffectiveValue) -> bool {
+    value.key == "model" && of_members(spec, value).any(has_script)
+}
+
+/// The lead and the members that have a value.
+fn of_members<'a>(spec: &'a TeamSpec, value: &'a EffectiveValue) -> impl Iterator<Item = &'a MemberSpec> {
+    members(spec).filter(|member| value.members.iter().any(|name| name == member.name.as_str()))
+}
+
+fn value_line(spec: &TeamSpec, value: &EffectiveValue) -> Line {
+    let mut text = format!("{} = {}", value.key, value.value);
+    if !value.members.is_empty() {
+        text += &format!(" ({})", value.members.join(", "));
+    }
+    match value.key.as_str() {
+        "base_url" => Line::new(value.effect, &(text + ", which gets the provider's key"), b""),
+        "prompt" => {
+            let prompt = of_members(spec, value).next().map(|member| member.prompt.as_str()).unwrap_or_default();
+            let text = format!("{text}: {}", size_and_digest(prompt.as_bytes()));
+            Line::new(value.effect, &text, prompt.as_bytes())
+        }
+        _ => Line::new(value.effect, &text, b""),
+    }
+}
+
+/// The prompts next to the workspace's config that replace built-in ones.
+fn prompt_lines(prompts: &Prompts, config: &Path) -> Vec<Line> {
+    let built_in = Prompts::default();
+    let folder = config.parent().unwrap_or(config).join("prompts");
+    let all = [
+        ("lead.md", &prompts.lead, built_in.lead),
+        ("teammate.md", &prompts.teammate, built_in.teammate),
+        ("external.md", &prompts.external, built_in.external),
+        ("compact.md", &prompts.compact, built_in.compact),
+        ("cleanup.md", &prompts.cleanup, built_in.cleanup),
+    ];
+    let own = all.into_iter().filter(|(name, text, built_in)| {
+        // Without a file here, the prompt is from the user's own folder.
+        *text != built_in && folder.join(name).symlink_metadata().is_ok()
+    });
+    let line = |(name, text, _): (&str, &String, String)| {
+        let shown = format!("the prompt prompts/{name} ({})", size_and_digest(text.as_bytes()));
+        Line { file: Some(folder.join(name)), ..Line::new(Effect::Sends, &shown, text.as_bytes()) }
+    };
+    own.map(line).collect()
+}
+
+/// A path as every command shows it: relative to the workspace if it is below it.
+fn display(path: &Path, workspace: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    path.strip_prefix(workspace).unwrap_or(&path).display().to_string()
+}
+
+/// Returns true if the file has exactly this text.
+fn has_bytes(file: &Path, text: &str) -> bool {
+    reading::read(file, AllowedKinds::Files, PLAN_BYTES_MAX as u64).is_ok_and(|bytes| bytes == text.as_bytes())
+}
+
+/// The content of a file.
+struct Content {
+    bytes: Vec<u8>,
+    /// Its size and digest, for people.
+    text: String,
+}
+
+/// Returns the content of a file, or the time of its last change in place of its end. A file that cannot be read has no content: nothing
+/// else can read it either.
+fn content_of(file: &Path) -> Content {
+    let read = |file: File| -> std::io::Result<Vec<u8>> {
+        let metadata = file.metadata()?;
+        let mut bytes = Vec::new();
+        file.take(CONTENT_BYTES_MAX).read_to_end(&mut bytes)?;
+        if metadata.len() > CONTENT_BYTES_MAX {
+            bytes.extend(format!("{} {:?}", metadata.len(), metadata.modified().ok()).bytes());
+        }
+        Ok(bytes)
+    };
+    let bytes = reading::open(file, AllowedKinds::Files).and_then(read).unwrap_or_default();
+    Content { text: size_and_digest(&bytes), bytes }
+}

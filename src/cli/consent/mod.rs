@@ -1,0 +1,358 @@
+//! The agreement of the person to what the files of a workspace run, send, store and hand over.
+//!
+//! A clone or an archive can contain a config, a plan, scripts of models, prompts, tasks, members, mail and transcripts. Brigade lists what
+//! they do before it uses them, and asks. It records the list outside of the workspace, and asks again when the list changes, whoever
+//! changed the files. The reasons are in `docs/decisions/consent.md`.
+
+use std::fs;
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod list;
+
+use super::context::Context;
+use super::error::{CliError, CliResult};
+use super::surface::Surface;
+use crate::config::resolve::Resolved;
+use crate::config::{Config, TeamFlags};
+use crate::domain::name::Name;
+use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::team_spec::TeamSpec;
+use crate::embed;
+use crate::platform::reading::AllowedKinds;
+use crate::platform::terminal;
+use crate::providers;
+use crate::sandbox::environment::TRUST_VARIABLE;
+use crate::stores::file::roster::ROSTER_FILE;
+use crate::stores::git::GitRepository;
+use crate::stores::trust::TrustStore;
+use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
+use crate::team::restore_members;
+use crate::team::supervisor::ModelConnector;
+use crate::ui::command_form::shell_word;
+use crate::ui::style::{WARN, paint};
+use crate::ui::text::{count, one_line};
+use list::{ConsentList, Line, Standing};
+
+/// The most lines of a list that are shown. The settings come first; the named files contain the rest.
+const LINES_SHOWN_MAX: usize = 60;
+
+/// The flag by which a person agrees without being asked.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct TrustFlag {
+    /// Agree to everything that the workspace's files run, send, store and hand over, without a question
+    #[arg(long)]
+    trust: bool,
+}
+
+/// The command that needs an agreement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Run,
+    Up,
+    Merge,
+}
+
+impl Purpose {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Up => "up",
+            Self::Merge => "merge",
+        }
+    }
+}
+
+/// A team for which an agreement is needed.
+pub(super) struct Question<'a> {
+    pub(super) config: &'a Config,
+    pub(super) resolved: &'a Resolved,
+    pub(super) workspace: &'a Path,
+    pub(super) purpose: Purpose,
+    pub(super) trust: TrustFlag,
+    /// True if the output is for people.
+    pub(super) is_text: bool,
+}
+
+impl Question<'_> {
+    fn team(&self) -> &Name {
+        &self.resolved.spec.name
+    }
+
+    /// Asks the person about the list, unless there is an agreement, and records the answer.
+    fn confirm(&self, context: &Context, list: &ConsentList) -> CliResult<()> {
+        let store = TrustStore::of_user();
+        let agreed = store.agreement(self.workspace, self.team().as_str());
+        let standing = list.standing(agreed.as_ref());
+        if list.lines.is_empty() || standing == Standing::Agreed {
+            return Ok(());
+        }
+        if !self.trust.trust && !is_trusted_by_variable(context) {
+            self.ask(context, list, standing)?;
+        }
+        let mut agreement = list.agreement(context.now());
+        if self.purpose == Purpose::Merge {
+            // A merge asks about no work. The agreement to it stays.
+            agreement.lines.extend(agreed.into_iter().flat_map(|agreed| agreed.lines).filter(|line| line.work));
+        }
+        if let Err(error) = store.record(self.workspace, self.team().as_str(), agreement) {
+            context.note(&format!("cannot record your agreement, so you are asked again next time: {error}"));
+        }
+        Ok(())
+    }
+
+    fn ask(&self, context: &Context, list: &ConsentList, standing: Standing) -> CliResult<()> {
+        if self.purpose != Purpose::Merge {
+            // A launch that would be refused asks nothing.
+            super::on_one_thread(async { Ok(embed::check_launch(&self.resolved.spec, self.workspace).await?) })?;
+        }
+        note_reason(context, list, standing);
+        let (verb, team) = (self.purpose.verb(), shell_word(self.team().as_str()));
+        let action = if self.purpose == Purpose::Merge { "merge" } else { "launch the team" };
+        if !self.is_text || !may_ask(context) {
+            let message = format!("cannot {action}: you have not agreed to the list above, and no person can be asked");
+            let hint = format!("read the files, then `brigade {verb} {team} --trust`, or set {TRUST_VARIABLE}=1");
+            return Err(CliError::usage(message).hint(hint));
+        }
+        let question = if self.purpose == Purpose::Merge { "Merge? [y/N]" } else { "Start the team? [y/N]" };
+        if ask_for_consent(context, question)? {
+            return Ok(());
+        }
+        let hint = format!("read the listed files, then `brigade {verb} {team}` again");
+        Err(CliError::usage(format!("cannot {action}: you did not answer yes")).hint(hint))
+    }
+}
+
+/// Before a launch, asks the person about everything that the files of the workspace do, unless the person agreed to it before.
+///
+/// # Errors
+/// The launch would be refused, or the person does not agree. Then nothing was written.
+pub(super) fn confirm_launch(context: &Context, question: &Question<'_>, plan: &[NewTask]) -> CliResult<()> {
+    let (workspace, spec) = (question.workspace, &question.resolved.spec);
+    let mut list = ConsentList::of_settings(question.config, question.resolved, workspace);
+    list.add_plan(spec, plan, workspace);
+    add_work(&mut list, context, workspace, spec)?;
+    question.confirm(context, &list)?;
+    record_own(workspace);
+    Ok(())
+}
+
+/// Before a merge, asks the person about the settings of the team, unless the person agreed to them before.
+///
+/// # Errors
+/// The person does not agree. Then nothing was changed.
+pub(super) fn confirm_merge(context: &Context, team: &TeamSpec, trust: TrustFlag) -> CliResult<()> {
+    let (config, workspace) = (context.location.config()?, context.location.workspace()?);
+    let resolved = config.team(team.name.as_str(), &TeamFlags::default())?;
+    let list = ConsentList::of_settings(&config, &resolved, &workspace);
+    let is_text = !context.output.json;
+    let (config, resolved, workspace) = (&config, &resolved, &*workspace);
+    Question { config, resolved, workspace, purpose: Purpose::Merge, trust, is_text }.confirm(context, &list)
+}
+
+/// Before the `verify` command of a task runs, asks the person about it, unless the person agreed to it before or the task was
+/// created here. In an interactive session a team runs, so the person has already agreed.
+///
+/// # Errors
+/// The person does not agree. Then nothing was run or written.
+pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
+    let workspace = context.location.workspace()?;
+    let store = TrustStore::of_user();
+    let is_own = store.is_own(&workspace) && !Tracked::of(&workspace, BOARD_FOLDER).has(task_file(task.id));
+    if context.is_in_repl() || is_own || is_trusted_by_variable(context) {
+        return Ok(());
+    }
+    let line = Line::verify(task.id, verify);
+    let names = context.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
+    let agreements = names.iter().filter_map(|name| store.agreement(&workspace, name));
+    if agreements.flat_map(|agreement| agreement.lines).any(|agreed| agreed.digest == line.digest) {
+        return Ok(());
+    }
+    let what = "you have not agreed yet to this command, which came with the board:";
+    context.note(&format!("{} {what}\n  {}", paint(WARN, "new:"), line.shown()));
+    let number = task.id.0;
+    if context.output.json || !may_ask(context) {
+        let message = format!("cannot complete {}: you have not agreed to its verify command", task.id);
+        let hint = format!("`brigade tasks show {number}` shows it; set {TRUST_VARIABLE}=1 to run it");
+        return Err(CliError::usage(message).hint(hint));
+    }
+    if ask_for_consent(context, "Run this command? [y/N]")? {
+        return Ok(());
+    }
+    Err(CliError::usage(format!("cannot complete {}: you did not answer yes", task.id))
+        .hint(format!("`brigade tasks show {number}` shows the whole command")))
+}
+
+/// Returns true if the person agreed to the settings of this team, so that programs that they name may be started.
+pub(super) fn is_agreed(context: &Context, config: &Config, resolved: &Resolved) -> bool {
+    let Ok(workspace) = context.location.workspace() else { return false };
+    let list = ConsentList::of_settings(config, resolved, &workspace);
+    let agreed = TrustStore::of_user().agreement(&workspace, resolved.spec.name.as_str());
+    list.lines.is_empty() || list.standing(agreed.as_ref()) == Standing::Agreed || is_trusted_by_variable(context)
+}
+
+/// Records the agreement to a new team, if each line of its list comes from these files, which `brigade init` wrote.
+pub(super) fn record_written(context: &Context, team: &Name, config: &Path, written: &[PathBuf]) {
+    let record = || -> Option<()> {
+        let workspace = config.parent()?.canonicalize().ok()?;
+        let loaded = Config::load_found(Some(config), context.location.environment().clone()).ok()?;
+        let resolved = loaded.team(team.as_str(), &TeamFlags::default()).ok()?;
+        let mut list = ConsentList::of_settings(&loaded, &resolved, &workspace);
+        if let Some(file) = &resolved.spec.plan {
+            let plan = embed::read_plan(file, &workspace, AllowedKinds::within_folder_of(config)).ok()?;
+            list.add_plan(&resolved.spec, &plan, &workspace);
+        }
+        let is_written = |line: &Line| line.file.as_ref().is_some_and(|file| written.contains(file));
+        if list.lines.iter().all(is_written) {
+            let store = TrustStore::of_user();
+            store.record(&workspace, team.as_str(), list.agreement(context.now())).ok()?;
+        }
+        Some(())
+    };
+    if record().is_none() {
+        tracing::info!("the agreement to the new team is not recorded; its first launch asks");
+    }
+}
+
+/// Records that board and mail of a workspace without either are the user's own: a command creates them now.
+pub(super) fn record_if_new(workspace: &Path) {
+    let is_missing = |name: &str| workspace.join(name).symlink_metadata().is_err();
+    if is_missing(BOARD_FOLDER) && is_missing(TEAM_FOLDER) {
+        record_own(workspace);
+    }
+}
+
+/// Records that board and mail are the user's own. Without it, the next launch lists them, and asks.
+fn record_own(workspace: &Path) {
+    let store = TrustStore::of_user();
+    if !store.is_own(workspace)
+        && let Err(error) = store.record_own(workspace)
+    {
+        tracing::info!("cannot record the workspace: {error}");
+    }
+}
+
+fn is_trusted_by_variable(context: &Context) -> bool {
+    context.location.environment().variables.get(TRUST_VARIABLE).is_some_and(|value| value == "1")
+}
+
+/// Says why the person is asked, and shows the list or its difference.
+fn note_reason(context: &Context, list: &ConsentList, standing: Standing) {
+    let lines: Vec<String> = match standing {
+        Standing::Changed { since, removed, added } => {
+            let since = since.to_clock_or_date(context.now());
+            let text = format!("the workspace's files do something else than you agreed to at {since}:");
+            context.note(&format!("{} {text}", paint(WARN, "changed:")));
+            let removed = removed.into_iter().map(|line| format!("- {line}"));
+            removed.chain(added.into_iter().map(|line| format!("+ {line}"))).collect()
+        }
+        Standing::New | Standing::Agreed => {
+            let text = "you have not agreed yet to what the files of this workspace do:";
+            context.note(&format!("{} {text}", paint(WARN, "new:")));
+            list.lines.iter().map(Line::shown).collect()
+        }
+    };
+    for line in lines.iter().take(LINES_SHOWN_MAX) {
+        context.note(&format!("  {}", one_line(line)));
+    }
+    let left = lines.len().saturating_sub(LINES_SHOWN_MAX);
+    if left > 0 {
+        context.note(&format!("  and {} more: read the files above before you agree", count(left, "line")));
+    }
+}
+
+/// Returns true if a person at the terminal can answer a question.
+pub(super) fn may_ask(context: &Context) -> bool {
+    let is_at_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
+    // A background job must not read the terminal, because it belongs to the shell. Sessions read it themselves.
+    let owns_terminal = terminal::is_in_foreground() && matches!(context.surface(), Surface::Streams);
+    is_at_terminal && owns_terminal && !is_ci()
+}
+
+/// Returns true in continuous integration. Even at a terminal no person answers there.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
+}
+
+/// Asks a question and returns true if the person answers `y` or `yes`.
+pub(super) fn ask_for_consent(context: &Context, question: &str) -> CliResult<bool> {
+    context.note(question);
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Adds board, members, mail and transcripts: all of them if they are not the user's own, else those that git tracks, because a pull can
+/// have brought them.
+fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &TeamSpec) -> CliResult<()> {
+    let is_own = TrustStore::of_user().is_own(workspace);
+    let foreign = |folder| if is_own { Tracked::of(workspace, folder) } else { Tracked(None) };
+    let team_folder = workspace.join(TEAM_FOLDER);
+    let foreign_files = foreign(TEAM_FOLDER);
+    let mut spec = spec.clone();
+    if team_folder.is_dir() && !foreign_files.is_empty() {
+        if foreign_files.has(Path::new(TEAM_FOLDER).join(ROSTER_FILE)) {
+            spec = super::on_one_thread(spec_with_spawned(context, &spec))?;
+            spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member));
+        }
+        for (what, folder) in [("mail", "inbox"), ("mail", "inbox/.taken"), ("transcript", "transcripts")] {
+            let files = files_with_content(&team_folder.join(folder));
+            let named = |file: &&PathBuf| file.strip_prefix(workspace).is_ok_and(|file| foreign_files.has(file));
+            files.iter().filter(named).for_each(|file| list.add_file(what, file, workspace));
+        }
+    }
+    let foreign_tasks = foreign(BOARD_FOLDER);
+    if !workspace.join(BOARD_FOLDER).is_dir() || foreign_tasks.is_empty() {
+        return Ok(());
+    }
+    let view = super::on_one_thread(async { Ok(context.board(OpenMode::ReadOnly).await?.view().await?) })?;
+    let is_listed = |task: &&Arc<Task>| task.status != TaskStatus::Completed && foreign_tasks.has(task_file(task.id));
+    for task in view.tasks.values().filter(is_listed) {
+        list.add_task(&spec, task.id, (&task.subject, &task.description, task.verify.as_deref()));
+    }
+    Ok(())
+}
+
+/// Returns the team with the members that a launch would take from `.team`.
+async fn spec_with_spawned(context: &Context, spec: &TeamSpec) -> CliResult<TeamSpec> {
+    let stores = context.stores(OpenMode::ReadOnly).await?;
+    let connect: ModelConnector = Arc::new(providers::connect);
+    Ok(restore_members(spec.clone(), &stores, &connect).await?.0)
+}
+
+/// Returns the files and links in `folder` that are not hidden and not empty, sorted.
+fn files_with_content(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
+    let files = entries.filter(|entry| entry.metadata().is_ok_and(|metadata| !metadata.is_dir() && metadata.len() > 0));
+    let mut files: Vec<PathBuf> =
+        files.filter(|entry| !is_hidden(&entry.file_name())).map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+fn task_file(id: TaskId) -> PathBuf {
+    Path::new(BOARD_FOLDER).join(id.file_name())
+}
+
+/// The files of a folder that git tracks. `None` for all files: git fails, or the folder is not the user's own.
+struct Tracked(Option<Vec<PathBuf>>);
+
+impl Tracked {
+    fn of(workspace: &Path, folder: &str) -> Self {
+        Self(GitRepository::tracked(workspace, &[folder]).ok())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// Returns true if git tracks this file, in any case of its letters, or a folder above it: git lists a submodule by its folder.
+    fn has(&self, file: impl AsRef<Path>) -> bool {
+        let is_above = |listed: &PathBuf| {
+            file.as_ref().ancestors().any(|above| above.as_os_str().eq_ignore_ascii_case(listed.as_os_str()))
+        };
+        self.0.as_ref().is_none_or(|files| files.iter().any(is_above))
+    }
+}
