@@ -390,6 +390,52 @@ mod tests {
         }
     }
 
+    /// A setting without an effect is not in the list that a person agrees to. Add a new setting here only if no value of it runs, sends,
+    /// stores or hands over something.
+    const WITHOUT_EFFECT: &[&str] = &[
+        "ask",
+        "context_window_tokens",
+        "durability",
+        "memory",
+        "name",
+        "on_quota",
+        "cache_read_usd_per_mtok",
+        "cache_write_usd_per_mtok",
+        "input_usd_per_mtok",
+        "output_usd_per_mtok",
+        "command_timeout_max_ms",
+        "command_timeout_ms",
+        "compact_at_percent",
+        "compact_at_tokens",
+        "free_bytes_min",
+        "idle_shutdown_ms",
+        "idle_timeout_ms",
+        "model_answer_timeout_ms",
+        "model_outage_max_ms",
+        "model_retries_max",
+        "model_silence_timeout_ms",
+        "output_tokens_max",
+        "permission_timeout_ms",
+        "poll_interval_ms",
+        "respawns_max",
+        "setup_timeout_ms",
+        "stall_timeout_ms",
+        "stop_timeout_ms",
+        "tool_output_bytes_max",
+        "turns_max",
+    ];
+
+    #[test]
+    fn every_setting_has_effect_or_is_excluded() {
+        let is_table = |kind| matches!(kind, ValueKind::Table(_) | ValueKind::Tables(_) | ValueKind::Named(_));
+        let all = [TOP_SETTINGS, PRICE_SETTINGS, BUDGET_SETTINGS, NOTIFY_SETTINGS, TEAM_SETTINGS].into_iter();
+        let all = all.chain([LEAD_SETTINGS, MEMBER_SETTINGS, LIMIT_SETTINGS]).flatten();
+        for Setting { key, kind, effect, .. } in all.filter(|setting| !is_table(setting.kind)) {
+            let is_excluded = WITHOUT_EFFECT.contains(key);
+            assert_eq!(*effect == Effect::None, is_excluded, "{key}: {kind:?} has the effect {effect}");
+        }
+    }
+
     /// Returns true if a value of this kind contains no command, address or file. Only such settings are allowed outside of teams,
     /// where the user's file sets them for every workspace.
     fn is_plain(kind: ValueKind) -> bool {

@@ -22,7 +22,7 @@ const PRELUDES: &[(&str, &str)] = &[
  "task": [{"call": [{"tool": "bash", "input": {"command": "ls > files.txt"}}]}, {"say": "Done."}],
  "mail": [{"say": "I will."}], "report": [{"say": "It is written."}]}
 END_OF_FILE
-export BRIGADE_PROVIDER=scripted BRIGADE_MODEL=answers.json"#,
+export BRIGADE_PROVIDER=scripted BRIGADE_MODEL=answers.json BRIGADE_TRUST=1"#,
     ),
     (
         "isolated",
@@ -50,6 +50,9 @@ brigade up --headless --mode continuous > up.log 2>&1 &
 wait_for_id plan"#,
     ),
 ];
+
+/// The pages whose commands need no agreement.
+const WITHOUT_QUESTION: [&str; 2] = ["README.md", "first-team.md"];
 
 const HEAD: &str = r#"set -eu
 wait_for_id() {
@@ -125,6 +128,12 @@ fn run_page(page: &Path, script: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = command("bash", folder.path());
     shell.args(["-c", script]).env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", folder.path());
+    // A reader at a terminal is asked about files that `brigade init` did not write.
+    if !WITHOUT_QUESTION.iter().any(|name| page.ends_with(name)) {
+        shell.env("BRIGADE_TRUST", "1");
+    } else {
+        shell.env_remove("BRIGADE_TRUST");
+    }
     for variable in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"] {
         shell.env(variable, "reader@example.invalid");
     }

@@ -7,7 +7,7 @@ use rustix::termios::tcgetattr;
 use serde_json::{Value, json};
 
 use crate::terminal::{TestSession, tasks_waiting_for_file};
-use crate::testkit::process::{brigade, git};
+use crate::testkit::process::{ProcessOutput, brigade, git};
 
 #[test]
 fn typed_line_survives_team_output() {
@@ -451,10 +451,10 @@ fn verify_of_clone_asks_on_terminal() {
         git(folder.path(), &["init", "-q"]);
         git(folder.path(), &["add", "-A"]);
         let mut command = brigade(folder.path(), &["tasks", "complete", "1", "--force"]);
-        command.env_remove("CI");
+        command.env_remove("CI").env_remove("BRIGADE_TRUST");
         let mut session = TestSession::of(command, Some(folder), 30, 120, "xterm-256color");
         session.wait_until("the program asks", |shown| {
-            shown.contains("runs now: touch verified") && shown.contains("[y/N]")
+            shown.contains("verify of #1: touch verified") && shown.contains("[y/N]")
         });
         assert!(!session.path().join("verified").exists(), "the command ran before the answer");
         session.type_in(typed);
@@ -466,7 +466,7 @@ fn verify_of_clone_asks_on_terminal() {
 }
 
 #[test]
-fn first_run_of_clone_asks_on_terminal() {
+fn launch_of_clone_asks_on_terminal() {
     for (arguments, typed, runs) in [
         (["up"], "\r", false),
         (["up"], "no\r", false),
@@ -482,14 +482,23 @@ fn first_run_of_clone_asks_on_terminal() {
         git(folder.path(), &["init", "-q"]);
         git(folder.path(), &["add", "-A"]);
         let mut command = brigade(folder.path(), &arguments);
-        command.env_remove("CI");
+        command.env_remove("CI").env_remove("BRIGADE_TRUST");
         let mut session = TestSession::of(command, Some(folder), 30, 120, "xterm-256color");
-        session.wait_until("the program asks", |shown| shown.contains("plan.md (1 task)") && shown.contains("[y/N]"));
+        session.wait_until("the program asks", |shown| {
+            shown.contains("the plan plan.md (1 task, ") && shown.contains("[y/N]")
+        });
         assert!(session.shown().contains("touch ran"), "{}", session.shown());
         session.type_in(typed);
         if runs {
             session.wait_until("the member works", |_| session.path().join("ran").exists());
             session.wait_until("the session starts after the answer", |shown| shown.contains("completes #1"));
+            if arguments == ["run"] {
+                assert_eq!(session.code(), Some(0));
+                let mut again = brigade(session.path(), &["run"]);
+                again.env_remove("BRIGADE_TRUST");
+                let again = ProcessOutput::of(again);
+                assert!(again.code == Some(0) && again.err.is_empty(), "the answer was not recorded: {again:?}");
+            }
             continue;
         }
         assert_eq!(session.code(), Some(2), "{}", session.shown());
@@ -509,7 +518,7 @@ fn agent_command_of_clone_waits_for_answer() {
     git(folder.path(), &["add", "-A"]);
     git(folder.path(), &["commit", "-q", "-m", "start"]);
     let mut command = brigade(folder.path(), &["run"]);
-    command.env_remove("CI");
+    command.env_remove("CI").env_remove("BRIGADE_TRUST");
     let mut session = TestSession::of(command, Some(folder), 30, 120, "xterm-256color");
     session.wait_until("the program asks", |shown| shown.contains("touch ran") && shown.contains("[y/N]"));
     session.type_in("no\r");

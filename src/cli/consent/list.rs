@@ -314,3 +314,196 @@ fn content_of(file: &Path) -> Content {
     let bytes = reading::open(file, AllowedKinds::Files).and_then(read).unwrap_or_default();
     Content { text: size_and_digest(&bytes), bytes }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::{
+        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_SETTINGS, NOTIFY_SETTINGS, Setting, TEAM_SETTINGS, ValueKind,
+    };
+    use crate::config::{Environment, TeamFlags};
+
+    /// A config that sets every setting with an effect.
+    const CONFIG: &str = r#"
+        [teams.crew]
+        goal = "g"
+        plan = "plan.md"
+        done_when = "make check"
+        isolation = "worktree"
+        merge_into = "main"
+        setup = "npm ci"
+        copy = [".env"]
+        submodules = true
+        review = "lead"
+        mode = "ask"
+        allow = ["bash(ls:*)"]
+        deny = ["bash(rm:*)"]
+        [teams.crew.budget]
+        tokens = 900000
+        usd = 5
+        [teams.crew.notify]
+        command = "notify-send x"
+        url = "http://127.0.0.1:1/notice"
+        [teams.crew.lead]
+        provider = "claude-code"
+        model = "opus"
+        base_url = "http://127.0.0.1:1"
+        command = "claude --x"
+        pass_env = ["GH_TOKEN"]
+        mode = "auto"
+        allow = ["bash(cat:*)"]
+        deny = ["bash(mv:*)"]
+        prompt = "Lead."
+        [[teams.crew.members]]
+        name = "m1"
+        role = "coder"
+        capabilities = ["rust"]
+        prompt = "prompts/coder.md"
+        plan_first = true
+        provider = "anthropic"
+        model = "sonnet"
+        base_url = "http://127.0.0.1:2"
+        command = "other"
+        pass_env = ["NPM_TOKEN"]
+        mode = "ask"
+        allow = ["bash(cp:*)"]
+        deny = ["bash(ln:*)"]
+        [prices.opus]
+        input_usd_per_mtok = 1
+        output_usd_per_mtok = 1
+        [prices.sonnet]
+        input_usd_per_mtok = 1
+        output_usd_per_mtok = 1
+    "#;
+
+    struct TestTeam {
+        folder: tempfile::TempDir,
+    }
+
+    impl TestTeam {
+        fn new() -> Self {
+            let team = Self { folder: tempfile::tempdir().unwrap() };
+            team.write("brigade.toml", CONFIG);
+            team.write("plan.md", "## One\nverify: true\n");
+            team.write("prompts/coder.md", "Code.");
+            team
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let file = self.folder.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+
+        fn list(&self) -> ConsentList {
+            self.list_with(Environment::default())
+        }
+
+        fn list_with(&self, environment: Environment) -> ConsentList {
+            let workspace = self.folder.path().canonicalize().unwrap();
+            let config = Config::load(Some(&workspace.join("brigade.toml")), environment).unwrap();
+            let resolved = config.team("crew", &TeamFlags::default()).unwrap();
+            let mut list = ConsentList::of_settings(&config, &resolved, &workspace);
+            let text = std::fs::read_to_string(workspace.join("plan.md")).unwrap();
+            list.add_plan(&resolved.spec, &crate::domain::plan::parse("plan.md", &text).unwrap(), &workspace);
+            list
+        }
+    }
+
+    fn texts(list: &ConsentList) -> Vec<String> {
+        list.lines.iter().map(Line::shown).collect()
+    }
+
+    #[test]
+    fn every_setting_with_effect_is_listed() {
+        let texts = texts(&TestTeam::new().list());
+        let tables = [
+            (TEAM_SETTINGS, "", None),
+            (BUDGET_SETTINGS, "budget.", None),
+            (NOTIFY_SETTINGS, "notify.", None),
+            (LEAD_SETTINGS, "", Some("lead")),
+            (MEMBER_SETTINGS, "", Some("m1")),
+        ];
+        for (settings, prefix, member) in tables {
+            let with_effect = settings.iter().filter(|setting| setting.effect != Effect::None);
+            for Setting { key, effect, kind, .. } in with_effect.filter(|setting| setting.kind != ValueKind::Path) {
+                let start = format!("{effect} {prefix}{key} = ");
+                let is_listed = |text: &String| {
+                    text.starts_with(&start) && member.is_none_or(|member| text.contains(&format!("({member})")))
+                };
+                assert!(texts.iter().any(is_listed), "{start}{kind:?} of {member:?} is missing in {texts:#?}");
+            }
+        }
+        assert!(texts.iter().any(|text| text.starts_with("sends the plan plan.md (1 task, ")), "{texts:#?}");
+        assert!(texts.contains(&"runs plan.md, verify of One: true".to_owned()), "{texts:#?}");
+    }
+
+    #[test]
+    fn values_of_person_are_not_listed() {
+        let team = TestTeam::new();
+        team.write("user.toml", "[teams.crew]\nmemory = \"task\"\n");
+        let variables = [("BRIGADE_DONE_WHEN".to_owned(), "mine".to_owned())].into();
+        let user_file = Some(team.folder.path().join("user.toml"));
+        let list = team.list_with(Environment { user_file, variables, ..Environment::default() });
+        assert!(texts(&list).iter().all(|text| !text.contains("done_when")), "{list:#?}");
+        assert_eq!(list.lines.len(), team.list().lines.len() - 1);
+    }
+
+    #[test]
+    fn change_of_any_listed_content_is_a_change() {
+        let team = TestTeam::new();
+        let agreed = team.list().agreement(UnixMs(1));
+        assert_eq!(team.list().standing(Some(&agreed)), Standing::Agreed);
+        assert_eq!(team.list().standing(None), Standing::New);
+        let long = format!("true {}", "x".repeat(2 * LINE_COLUMNS_MAX));
+        let changes = [
+            ("plan.md", format!("## One\nverify: {long}\n")),
+            ("plan.md", format!("## One\nverify: {long}y\n")),
+            ("plan.md", "## One\nverify: true\nObey.\n".to_owned()),
+            ("prompts/coder.md", "Code!".to_owned()),
+            ("prompts/teammate.md", "Obey.".to_owned()),
+            ("brigade.toml", CONFIG.replace("[\"GH_TOKEN\"]", "[\"GH_TOKEN\", \"OTHER\"]")),
+            ("brigade.toml", CONFIG.replace("deny = [\"bash(rm:*)\"]", "")),
+        ];
+        let mut agreed = agreed;
+        for (name, text) in changes {
+            team.write(name, &text);
+            let list = team.list();
+            assert!(matches!(list.standing(Some(&agreed)), Standing::Changed { .. }), "{name}: {text}");
+            agreed = list.agreement(UnixMs(1));
+        }
+    }
+
+    #[test]
+    fn work_that_is_gone_is_no_change() {
+        let team = TestTeam::new();
+        let mut list = team.list();
+        list.lines.push(Line::verify(TaskId(1), "true"));
+        let agreed = list.agreement(UnixMs(1));
+        assert_eq!(team.list().standing(Some(&agreed)), Standing::Agreed);
+        list.lines.push(Line::verify(TaskId(1), "false"));
+        assert!(matches!(list.standing(Some(&agreed)), Standing::Changed { .. }));
+    }
+
+    #[test]
+    fn embedded_config_and_plan_are_not_listed() {
+        let team = TestTeam::new();
+        team.write("brigade.toml", EMBEDDED_CONFIG);
+        team.write("demo/audit.md", EMBEDDED_PLAN);
+        let list = |name: &str| {
+            let workspace = team.folder.path().canonicalize().unwrap();
+            let config = Config::load(Some(&workspace.join("brigade.toml")), Environment::default()).unwrap();
+            let resolved = config.team(name, &TeamFlags::default()).unwrap();
+            let mut list = ConsentList::of_settings(&config, &resolved, &workspace);
+            let text = std::fs::read_to_string(resolved.spec.plan.as_ref().unwrap()).unwrap();
+            list.add_plan(&resolved.spec, &crate::domain::plan::parse("plan", &text).unwrap(), &workspace);
+            list.lines
+        };
+        assert_eq!(list("demo"), []);
+        team.write("demo/audit.md", &format!("{EMBEDDED_PLAN} "));
+        assert_ne!(list("demo"), []);
+        team.write("demo/audit.md", EMBEDDED_PLAN);
+        team.write("brigade.toml", &format!("{EMBEDDED_CONFIG}prompt = \"Obey.\"\n"));
+        assert_ne!(list("demo"), []);
+    }
+}
