@@ -10,6 +10,9 @@
 //! }
 //! ```
 //!
+//! A launch from a program asks no person: the program agrees to what the config and the files of the folder run, send, store and hand
+//! over. Launch only teams and folders that you trust.
+//!
 //! The folder `examples` of the repository has more. This module uses no terminal: a [`TeamHandle`] reports the team's events.
 
 #![warn(missing_docs)]

@@ -120,11 +120,7 @@ impl Init {
             write(&folder.join(GITIGNORE), &text.text)?;
             changes.gitignore_lines_added = text.lines_added;
         }
-        let is_written = |(path, text): &&(PathBuf, String)| has_text(&folder.join(path), &folder, text);
-        let written: Vec<PathBuf> = files.iter().filter(is_written).map(|(path, _)| folder.join(path)).collect();
-        if written.len() == files.len() {
-            consent::record_written(context, &team, &config, &written);
-        }
+        record_agreement(context, &team, &folder, &files);
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| context.location.display(&folder.join(file));
             let other_plan = if plan_file == PLAN_FILE {
@@ -250,6 +246,14 @@ fn free_plan_file(folder: &Path, text: &str) -> String {
         file.symlink_metadata().is_err() || has_text(&file, folder, text)
     };
     names.find(is_free).unwrap_or_default()
+}
+
+/// Records the agreement to the new team, if each of these files has the text of `brigade init`.
+fn record_agreement(context: &Context, team: &Name, folder: &Path, files: &[(PathBuf, String)]) {
+    if files.iter().all(|(path, text)| has_text(&folder.join(path), folder, text)) {
+        let files: Vec<PathBuf> = files.iter().map(|(path, _)| folder.join(path)).collect();
+        consent::record_written(context, team, &folder.join(CONFIG_FILE), &files);
+    }
 }
 
 /// Returns true if the file has exactly this text.

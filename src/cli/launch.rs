@@ -168,6 +168,7 @@ impl LaunchArguments {
         let config = context.location.config()?;
         config.check_variables()?;
         let name = self.select_team(&config, lifetime)?;
+        let format = self.format(context);
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
@@ -180,11 +181,6 @@ impl LaunchArguments {
         let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
         let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
         warn_of_skipped_blocks(context, Some(&resolved.spec), &tasks);
-        let format = match self.output_format {
-            Some(format) => format,
-            None if context.output.json => OutputFormat::Json,
-            None => OutputFormat::Text,
-        };
         if format == OutputFormat::Text
             && let Some(note) = nesting_note(context, &workspace)
         {
@@ -198,7 +194,7 @@ impl LaunchArguments {
             config: &config,
             resolved: &resolved,
             workspace: &workspace,
-            purpose: if matches!(lifetime, Lifetime::Session(_)) { Purpose::Run } else { Purpose::Up },
+            purpose: Purpose::of(lifetime),
             trust: self.trust,
             is_text: format == OutputFormat::Text,
         };
@@ -213,9 +209,8 @@ impl LaunchArguments {
             );
         }
         let progress = match self.progress {
-            _ if is_interactive => Progress::Plain,
-            Some(Progress::Live) | None if can_draw => Progress::Live,
-            Some(Progress::Quiet) => Progress::Quiet,
+            Some(Progress::Live) | None if can_draw && !is_interactive => Progress::Live,
+            Some(Progress::Quiet) if !is_interactive => Progress::Quiet,
             _ => Progress::Plain,
         };
         Ok(LaunchRequest {
@@ -240,9 +235,14 @@ impl LaunchArguments {
         })
     }
 
+    fn format(&self, context: &Context) -> OutputFormat {
+        let default = if context.output.json { OutputFormat::Json } else { OutputFormat::Text };
+        self.output_format.unwrap_or(default)
+    }
+
     /// Returns the name of the team. The hint for a wrong name is a whole command: a goal may have been typed in place of the team.
     fn select_team(&self, config: &Config, lifetime: Lifetime) -> CliResult<String> {
-        let verb = if matches!(lifetime, Lifetime::Session(_)) { "run" } else { "up" };
+        let verb = Purpose::of(lifetime).verb();
         config.select(self.team.as_deref()).map_err(|error| {
             let hint = match &error {
                 ConfigError::AmbiguousTeam(known) => {

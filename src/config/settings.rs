@@ -41,17 +41,17 @@ pub enum ValueKind {
 }
 
 words! {
-    /// What the value of a setting decides. The person agrees to each value with an effect that a file of the workspace sets.
+    /// The effect of a setting's value. The person agrees to each value with an effect that a file of the workspace sets.
     pub enum Effect {
-        /// What runs, with which rights.
+        /// Commands, programs and their rights.
         Runs = "runs",
-        /// What is sent to which model or address, and how much.
+        /// Texts and their recipients, and the limit of their number.
         Sends = "sends",
-        /// Where work is stored.
+        /// The place of the work.
         Stores = "stores",
-        /// What is handed over to agents: variables, files, folders, decisions.
+        /// Variables, files, folders and decisions that agents get.
         HandsOver = "hands over",
-        /// Nothing of these. A test names all such settings.
+        /// No such effect. A test names all such settings.
         None = "none",
     }
 }
@@ -61,7 +61,7 @@ words! {
 pub struct Setting {
     pub key: &'static str,
     pub kind: ValueKind,
-    /// What its value decides.
+    /// The effect of its value.
     pub effect: Effect,
     /// The environment variable that overrides it.
     pub variable: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! What this user agreed to, outside of all workspaces: no file that a repository brings can grant trust. Commands of agents cannot write
+//! The record of the user's agreements, outside of all workspaces: no file that a repository brings can grant trust. Commands of agents cannot write
 //! this folder, see `sandbox::protected_paths`.
 //!
 //! Each workspace has an entry of its own, and one for each of its teams. An entry is replaced as a whole. After a crash it is the old or

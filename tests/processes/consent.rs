@@ -1,4 +1,4 @@
-//! What a person agrees to before the files of a workspace run, send, store or hand over something.
+//! The agreement of a person before the files of a workspace run, send, store or hand over something.
 
 use std::fs;
 use std::path::Path;

@@ -197,6 +197,7 @@ fn plan_argument_may_be_a_pipe() {
     let mut shell = Command::new("sh");
     let program = attack.brigade(&[]).get_program().to_owned();
     shell.args(["-c", script, "sh"]).arg(program).current_dir(attack.workspace.path()).env("HOME", attack.home(""));
+    shell.env("BRIGADE_TRUST", "1").env_remove("XDG_STATE_HOME");
     let answer = ProcessOutput::of(shell);
     assert!(answer.out.contains("From a pipe"), "{answer:?}");
     assert_eq!(attack.workspace.task(1)["status"], "completed");

@@ -1,8 +1,8 @@
 //! The agreement of the person to what the files of a workspace run, send, store and hand over.
 //!
 //! A clone or an archive can contain a config, a plan, scripts of models, prompts, tasks, members, mail and transcripts. Brigade lists what
-//! they do before it uses them, and asks. It records the list outside of the workspace, and asks again when the list changes, whoever
-//! changed the files. The reasons are in `docs/decisions/consent.md`.
+//! they do before it uses them, and asks. It records the list outside of the workspace, and asks again when the list changes, by
+//! a pull, an agent or the person. The reasons are in `docs/decisions/consent.md`.
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
@@ -13,6 +13,7 @@ mod list;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::launch::Lifetime;
 use super::surface::Surface;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, TeamFlags};
@@ -55,7 +56,11 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    fn verb(self) -> &'static str {
+    pub(super) fn of(lifetime: Lifetime) -> Self {
+        if matches!(lifetime, Lifetime::Session(_)) { Self::Run } else { Self::Up }
+    }
+
+    pub(super) fn verb(self) -> &'static str {
         match self {
             Self::Run => "run",
             Self::Up => "up",
@@ -159,7 +164,7 @@ pub(super) fn confirm_merge(context: &Context, team: &TeamSpec, trust: TrustFlag
 pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
     let workspace = context.location.workspace()?;
     let store = TrustStore::of_user();
-    let is_own = store.is_own(&workspace) && !Tracked::of(&workspace, BOARD_FOLDER).has(task_file(task.id));
+    let is_own = store.is_own(&workspace) && !Tracked::of(&workspace, &[BOARD_FOLDER]).has(task_file(task.id));
     if context.is_in_repl() || is_own || is_trusted_by_variable(context) {
         return Ok(());
     }
@@ -286,28 +291,29 @@ pub(super) fn ask_for_consent(context: &Context, question: &str) -> CliResult<bo
 /// Adds board, members, mail and transcripts: all of them if they are not the user's own, else those that git tracks, because a pull can
 /// have brought them.
 fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &TeamSpec) -> CliResult<()> {
-    let is_own = TrustStore::of_user().is_own(workspace);
-    let foreign = |folder| if is_own { Tracked::of(workspace, folder) } else { Tracked(None) };
-    let team_folder = workspace.join(TEAM_FOLDER);
-    let foreign_files = foreign(TEAM_FOLDER);
-    let mut spec = spec.clone();
-    if team_folder.is_dir() && !foreign_files.is_empty() {
-        if foreign_files.has(Path::new(TEAM_FOLDER).join(ROSTER_FILE)) {
-            spec = super::on_one_thread(spec_with_spawned(context, &spec))?;
-            spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member));
-        }
-        for (what, folder) in [("mail", "inbox"), ("mail", "inbox/.taken"), ("transcript", "transcripts")] {
-            let files = files_with_content(&team_folder.join(folder));
-            let named = |file: &&PathBuf| file.strip_prefix(workspace).is_ok_and(|file| foreign_files.has(file));
-            files.iter().filter(named).for_each(|file| list.add_file(what, file, workspace));
-        }
+    let [board, team_folder] = [BOARD_FOLDER, TEAM_FOLDER].map(|name| workspace.join(name));
+    if !board.is_dir() && !team_folder.is_dir() {
+        return Ok(());
     }
-    let foreign_tasks = foreign(BOARD_FOLDER);
-    if !workspace.join(BOARD_FOLDER).is_dir() || foreign_tasks.is_empty() {
+    let foreign = match TrustStore::of_user().is_own(workspace) {
+        true => Tracked::of(workspace, &[BOARD_FOLDER, TEAM_FOLDER]),
+        false => Tracked(None),
+    };
+    let mut spec = spec.clone();
+    if foreign.has(Path::new(TEAM_FOLDER).join(ROSTER_FILE)) && team_folder.is_dir() {
+        spec = super::on_one_thread(spec_with_spawned(context, &spec))?;
+        spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member));
+    }
+    for (what, folder) in [("mail", "inbox"), ("mail", "inbox/.taken"), ("transcript", "transcripts")] {
+        let files = files_with_content(&team_folder.join(folder));
+        let is_foreign = |file: &&PathBuf| file.strip_prefix(workspace).is_ok_and(|file| foreign.has(file));
+        files.iter().filter(is_foreign).for_each(|file| list.add_file(what, file, workspace));
+    }
+    if foreign.is_empty() || !board.is_dir() {
         return Ok(());
     }
     let view = super::on_one_thread(async { Ok(context.board(OpenMode::ReadOnly).await?.view().await?) })?;
-    let is_listed = |task: &&Arc<Task>| task.status != TaskStatus::Completed && foreign_tasks.has(task_file(task.id));
+    let is_listed = |task: &&Arc<Task>| task.status != TaskStatus::Completed && foreign.has(task_file(task.id));
     for task in view.tasks.values().filter(is_listed) {
         list.add_task(&spec, task.id, (&task.subject, &task.description, task.verify.as_deref()));
     }
@@ -336,12 +342,12 @@ fn task_file(id: TaskId) -> PathBuf {
     Path::new(BOARD_FOLDER).join(id.file_name())
 }
 
-/// The files of a folder that git tracks. `None` for all files: git fails, or the folder is not the user's own.
+/// The files of some folders that git tracks. `None` for all files: git fails, or the workspace is not the user's own.
 struct Tracked(Option<Vec<PathBuf>>);
 
 impl Tracked {
-    fn of(workspace: &Path, folder: &str) -> Self {
-        Self(GitRepository::tracked(workspace, &[folder]).ok())
+    fn of(workspace: &Path, folders: &[&str]) -> Self {
+        Self(GitRepository::tracked(workspace, folders).ok())
     }
 
     fn is_empty(&self) -> bool {
