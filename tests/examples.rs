@@ -19,7 +19,7 @@ fn root() -> &'static Path {
 /// Runs an example in `folder` and returns its output.
 fn run(example: &str, folder: &Path) -> String {
     let mut cargo = cargo(&["run", "--quiet", "--locked", "--example", example]);
-    let output = cargo.arg("--").arg(folder).output().unwrap();
+    let output = cargo.env("XDG_STATE_HOME", folder.join("state")).arg("--").arg(folder).output().unwrap();
     assert!(output.status.success(), "{example}: {}\n{}", output.status, text(&output.stderr));
     text(&output.stdout)
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::hostile::is_confined;
 use crate::testkit::process::{ProcessOutput, files_below, git};
 use crate::testkit::workspace::TestWorkspace;
 
@@ -293,19 +294,23 @@ fn doctor_runs_no_agent_command_of_clone() {
     assert!(doctor.out.contains("Claude Code 2.1.330") && workspace.join("ran").exists(), "{doctor:?}");
 }
 
-/// The folder does not exist before the launch.
 #[test]
 fn command_of_agent_cannot_write_trust() {
-    let workspace = TestWorkspace::with_team(
-        1,
-        "## One\n```sh\ntouch \"$XDG_STATE_HOME/brigade/trust/mine\" || touch refused\n```\n",
-    );
-    let doctor = workspace.run(&["doctor"]);
-    if !doctor.out.contains("confine") {
-        println!("skipped: commands are not confined here");
-        return;
+    let home = tempfile::tempdir().unwrap();
+    // A workspace can contain the home folder.
+    for inside in [false, true] {
+        let script = "mv \"$XDG_STATE_HOME/brigade\" \"$XDG_STATE_HOME/moved\" || true; touch \"$XDG_STATE_HOME/brigade/trust/mine\" || touch refused";
+        let workspace = TestWorkspace::with_team(1, &format!("## One\n```sh\n{script}\n```\n"));
+        if !is_confined(&workspace) {
+            println!("skipped: commands are not confined here");
+            return;
+        }
+        let state = if inside { workspace.join("state") } else { home.path().to_owned() };
+        let mut run = workspace.brigade(&["run"]);
+        run.env("XDG_STATE_HOME", &state);
+        let answer = ProcessOutput::of(run);
+        assert_eq!(answer.code, Some(0), "{inside}: {answer:?}");
+        let is_kept = state.join("brigade/trust").is_dir() && !state.join("brigade/trust/mine").exists();
+        assert!(workspace.join("refused").exists() && is_kept, "{inside}: {answer:?}");
     }
-    let answer = run_in(&workspace, ".", &["run", "--trust"]);
-    assert_eq!(answer.code, Some(0), "{answer:?}");
-    assert!(workspace.join("refused").exists() && !workspace.join("no-config/state/brigade/trust/mine").exists());
 }

@@ -250,7 +250,7 @@ fn board_of_ten_thousand_tasks_works() {
 }
 
 /// Returns true if control files are read-only for commands.
-fn is_confined(workspace: &TestWorkspace) -> bool {
+pub fn is_confined(workspace: &TestWorkspace) -> bool {
     workspace.run(&["doctor"]).out.contains("they see the control files read-only")
 }
 

@@ -104,6 +104,7 @@ impl TestSession {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "sh", "-i"]).current_dir(folder.path());
         command.env("P", env!("CARGO_BIN_EXE_brigade")).env("PS1", "$ ").env("XDG_CONFIG_HOME", folder.path());
+        command.env("XDG_STATE_HOME", folder.path()).env("BRIGADE_TRUST", "1");
         let session = Self::of(command, Some(folder), 30, 100, "xterm-256color");
         session.wait_for_line("$");
         session
