@@ -4,6 +4,8 @@
 //! they do before it uses them, and asks. It records the list outside of the workspace, and asks again when the list changes, by
 //! a pull, an agent or the person. The reasons are in `docs/decisions/consent.md`.
 
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -342,23 +344,22 @@ fn task_file(id: TaskId) -> PathBuf {
     Path::new(BOARD_FOLDER).join(id.file_name())
 }
 
-/// The files of some folders that git tracks. `None` for all files: git fails, or the workspace is not the user's own.
-struct Tracked(Option<Vec<PathBuf>>);
+/// The files of some folders that git tracks, in lower case. `None` for all files: git fails, or the workspace is not the user's own.
+struct Tracked(Option<HashSet<OsString>>);
 
 impl Tracked {
     fn of(workspace: &Path, folders: &[&str]) -> Self {
-        Self(GitRepository::tracked(workspace, folders).ok())
+        let tracked = GitRepository::tracked(workspace, folders).ok();
+        Self(tracked.map(|files| files.iter().map(|file| file.as_os_str().to_ascii_lowercase()).collect()))
     }
 
     fn is_empty(&self) -> bool {
-        self.0.as_ref().is_some_and(Vec::is_empty)
+        self.0.as_ref().is_some_and(HashSet::is_empty)
     }
 
     /// Returns true if git tracks this file, in any case of its letters, or a folder above it: git lists a submodule by its folder.
     fn has(&self, file: impl AsRef<Path>) -> bool {
-        let is_above = |listed: &PathBuf| {
-            file.as_ref().ancestors().any(|above| above.as_os_str().eq_ignore_ascii_case(listed.as_os_str()))
-        };
-        self.0.as_ref().is_none_or(|files| files.iter().any(is_above))
+        let file = PathBuf::from(file.as_ref().as_os_str().to_ascii_lowercase());
+        self.0.as_ref().is_none_or(|files| file.ancestors().any(|above| files.contains(above.as_os_str())))
     }
 }
