@@ -525,3 +525,27 @@ fn agent_command_of_clone_waits_for_answer() {
     assert_eq!(session.code(), Some(2), "{}", session.shown());
     assert!(!session.path().join("ran").exists());
 }
+
+/// The first program of its name in `PATH` may come from a repository.
+#[test]
+fn pager_gets_no_key_of_provider() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = "## Change\n```sh\nseq 100 > numbers.txt\n```\n";
+    TestSession::write_workspace(folder.path(), plan);
+    let config = fs::read_to_string(folder.path().join("brigade.toml")).unwrap();
+    let isolated = config.replace("[teams.crew]", "[teams.crew]\nisolation = \"worktree\"");
+    fs::write(folder.path().join("brigade.toml"), isolated).unwrap();
+    git(folder.path(), &["init", "-q", "-b", "main", "."]);
+    git(folder.path(), &["add", "-A"]);
+    git(folder.path(), &["commit", "-q", "-m", "Begin"]);
+    let run = brigade(folder.path(), &["run", "crew"]).stdin(Stdio::null()).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let variables = folder.path().join("variables");
+    let mut diff = brigade(folder.path(), &["tasks", "diff", "1"]);
+    diff.env("PAGER", format!("env > {}; cat", variables.display())).env("ANTHROPIC_API_KEY", "sk-ant-never");
+    let mut session = TestSession::of(diff, Some(folder), 10, 100, "xterm-256color");
+    assert_eq!(session.code(), Some(0), "{}", session.shown());
+    assert!(session.shown().contains("+100"), "{}", session.shown());
+    let variables = fs::read_to_string(variables).unwrap();
+    assert!(variables.contains("TERM=xterm-256color") && !variables.contains("sk-ant-never"), "{variables}");
+}
