@@ -19,6 +19,7 @@
 //! | [`sandbox`] | confined commands and their guard process |
 //! | [`ports`] | traits for what the team needs from outside |
 //! | [`domain`] | pure decisions and file formats |
+//! | [`secrets`] | the secrets of this process, masked in all texts |
 //! | [`platform`] | differences between operating systems |
 //!
 //! `ARCHITECTURE.md` is a map of the code; `docs/` has the invariants, the file formats and the decisions.
@@ -33,6 +34,7 @@ pub mod ports;
 pub mod providers;
 pub mod run;
 pub mod sandbox;
+pub mod secrets;
 pub mod service;
 pub mod stores;
 pub mod team;

@@ -11,6 +11,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
 
 use super::surface::Surface;
+use crate::secrets::masked_in_place;
 
 /// The place where traces appear.
 static SURFACE: Mutex<Surface> = Mutex::new(Surface::Streams);
@@ -55,6 +56,6 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let surface = SURFACE.lock().clone();
-        surface.trace(&self.0);
+        surface.trace(&masked_in_place(&self.0));
     }
 }

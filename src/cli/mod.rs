@@ -56,6 +56,8 @@ mod watch;
 mod why;
 
 use crate::platform::threads;
+use crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE;
+use crate::secrets::Secret;
 use argument_errors::{argument_error, is_help};
 use context::Context;
 use error::{CliError, CliResult};
@@ -144,6 +146,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) ->
 }
 
 fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
+    // A command of an agent may write to the board without Brigade's sandbox.
+    std::env::var(BOARD_CREDENTIAL_VARIABLE).ok().and_then(|credential| Secret::received(&credential));
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => return explain(&error, arguments),

@@ -23,6 +23,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// The wait for a process that replaces its program. Meanwhile the system shows neither its arguments nor its environment.
 const EXEC_TIME_MAX: Duration = Duration::from_millis(50);
 
+/// The most ancestors of a process that are searched, and the most searches.
+const ANCESTORS_MAX: usize = 10_000;
+const ANCESTOR_SEARCHES_MAX: usize = 3;
+
 /// A process as the system lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessInfo {
@@ -130,6 +134,16 @@ fn descendants_among(mut others: Vec<ProcessInfo>, ancestor: i32) -> Vec<Process
         descendants.extend(children);
         others = rest;
     }
+}
+
+/// Returns true if a process is `ancestor`, which started at `started_ms`, or descends from it.
+pub fn descends_from(pid: i32, ancestor: i32, started_ms: u64) -> bool {
+    let is_found = || {
+        let parents = std::iter::successors(process(pid), |child| process(child.parent)).take(ANCESTORS_MAX);
+        parents.into_iter().any(|process| process.pid == ancestor && process.started_ms == started_ms)
+    };
+    // A parent that ends during a search breaks it. Its children then have another one.
+    (0..ANCESTOR_SEARCHES_MAX).any(|_| is_found())
 }
 
 /// Kills all descendants of a subreaper and all members of `group`, repeatedly until none is left or the time is over.
@@ -268,6 +282,11 @@ fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
 
+/// The user of this process.
+pub fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// The process group of this process.
 pub fn own_group() -> i32 {
     rustix::process::getpgrp().as_raw_nonzero().get()
@@ -355,6 +374,26 @@ mod tests {
             child.wait().unwrap();
             assert!(environment.iter().any(|entry| entry == b"MARKED=yes"), "{environment:?}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn descendant_is_recognised_by_its_ancestors() {
+        let mut shell = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
+        let shell_pid = i32::try_from(shell.id()).unwrap();
+        let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let (mut child, mut waits) = (None, 0);
+        while child.is_none() && waits < 1000 {
+            child = descendants(shell_pid).first().copied();
+            std::thread::sleep(Duration::from_millis(10));
+            waits += 1;
+        }
+        let child = child.unwrap();
+        assert!(descends_from(child.pid, own.pid, own.started_ms) && descends_from(own.pid, own.pid, own.started_ms));
+        assert!(!descends_from(child.pid, own.pid, own.started_ms + 1), "the id belonged to another process");
+        assert!(!descends_from(own.pid, child.pid, child.started_ms));
+        signal_process(child.pid, Signal::KILL).unwrap();
+        shell.wait().unwrap();
     }
 
     #[cfg(target_os = "linux")]

@@ -11,7 +11,6 @@ pub mod anthropic;
 mod claude_code;
 mod http;
 pub mod scripted;
-mod secret;
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod sse;

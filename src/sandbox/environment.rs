@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 
 use super::protected_paths::SearchPath;
+use crate::secrets::Secret;
 
 /// Whole words of a secret's name, also in the plural or with a number. Characters other than letters and digits separate words.
 const SECRET_WORDS: &[&str] = &["AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "CRED", "DSN", "JWT", "KEY", "PAT", "PWD"];
@@ -78,8 +79,12 @@ fn is_secret(name: &str) -> bool {
     if HARMLESS_NAMES.contains(&name.as_str()) {
         return false;
     }
-    SECRET_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || SECRET_PARTS.iter().any(|part| name.contains(part))
+    SECRET_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || names_secret(&name)
+}
+
+/// Returns true if the name, in capitals, has a word for a secret.
+fn names_secret(name: &str) -> bool {
+    SECRET_PARTS.iter().any(|part| name.contains(part))
         || name.split(|character: char| !character.is_ascii_alphanumeric()).any(is_secret_word)
 }
 
@@ -107,9 +112,15 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
     path.map(|path| ("PATH".into(), path)).into_iter().chain(others).collect()
 }
 
-/// The variables of this process with these names, for a program that needs them although commands do not get them.
+/// The variables of this process with these names, for a program that needs them although commands do not get them. From now on the
+/// values of those that name a secret are masked.
 pub fn passed_variables(names: &[String]) -> Vec<(String, String)> {
-    names.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect()
+    let passed = names.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+    let passed: Vec<(String, String)> = passed.collect();
+    for (_, value) in passed.iter().filter(|(name, _)| names_secret(&name.to_ascii_uppercase())) {
+        Secret::new(value);
+    }
+    passed
 }
 
 /// The environment of a command: that of the launch, the fixed variables, and `own`.

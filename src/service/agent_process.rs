@@ -16,6 +16,8 @@ use tokio::time::{sleep, timeout};
 use super::ServiceError;
 use super::command::{CommandContext, claim_end};
 use super::guarded_process::{GuardedProcess, not_started};
+use crate::domain::records::GuardProcess;
+use crate::secrets::masked;
 
 /// The longest line that is read, in bytes. The rest of a longer one is skipped.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -31,6 +33,7 @@ pub struct AgentProcess {
     lines: mpsc::Receiver<String>,
     input: OwnedWriteHalf,
     pid: Option<u32>,
+    guard: GuardProcess,
     /// True while the program waits for the answer to a call.
     has_call: Arc<AtomicBool>,
     /// Ends the program when it is dropped.
@@ -55,7 +58,7 @@ impl AgentProcess {
             .map_err(|error| not_started(&error.to_string()))?;
         let socket = into_tokio(prepared.socket).map_err(|error| not_started(&error.to_string()))?;
         let (mut process, _) = GuardedProcess::start(prepared.command, Arc::clone(&context.registry)).await?;
-        let pid = process.pid();
+        let (pid, guard) = (process.pid(), process.guard());
         let (output, input) = socket.into_split();
         let (sender, lines) = mpsc::channel(LINES_WAITING_MAX);
         tokio::spawn(read_lines(output, sender));
@@ -80,13 +83,19 @@ impl AgentProcess {
                 tracing::warn!(?survivors, "processes of an agent could not be ended");
             }
         });
-        Ok(Self { lines, input, pid, has_call, owner: Some(owner), end })
+        Ok(Self { lines, input, pid, guard, has_call, owner: Some(owner), end })
     }
 
     /// Returns the id of its process.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid
+    }
+
+    /// Returns its guard, which is an ancestor of all processes that it starts.
+    #[must_use]
+    pub fn guard(&self) -> GuardProcess {
+        self.guard
     }
 
     /// Records whether the program waits for the answer to a call. The call can end the claim, as a report does: then the program has
@@ -126,7 +135,7 @@ fn into_tokio(socket: std::os::unix::net::UnixStream) -> std::io::Result<UnixStr
     UnixStream::from_std(socket)
 }
 
-/// Reads lines until the end of the output. Text that is not UTF-8 is replaced.
+/// Reads lines until the end of the output. Text that is not UTF-8 is replaced, and secrets are masked.
 async fn read_lines(output: OwnedReadHalf, lines: mpsc::Sender<String>) {
     let mut output = BufReader::new(output);
     let mut is_rest_of_long_line = false;
@@ -139,7 +148,7 @@ async fn read_lines(output: OwnedReadHalf, lines: mpsc::Sender<String>) {
         let is_whole = line.ends_with(b"\n");
         let is_start = !std::mem::replace(&mut is_rest_of_long_line, !is_whole);
         let text = String::from_utf8_lossy(&line);
-        if is_start && lines.send(text.trim_end().to_owned()).await.is_err() {
+        if is_start && lines.send(masked(text.trim_end().to_owned())).await.is_err() {
             return;
         }
     }

@@ -1,26 +1,29 @@
 //! The socket on which programs in a member's sandbox reach the board: `brigade mcp` forwards the messages of its client, one JSON
 //! message in each line.
 //!
-//! Only processes of the same user that know the credential are served. The credential is in the environment of one agent's process,
-//! which ends with its claim. The socket ends with the claim too.
+//! Only processes of one agent are served: those below the guard of its program that know the credential. The credential is in the
+//! environment of the program, which ends with its claim. The socket ends with the claim too.
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Read as _};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::platform::unix_socket;
+use crate::domain::records::GuardProcess;
+use crate::platform::{processes, unix_socket};
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
+use crate::secrets::{Secret, masked};
 
 /// The most connections at a time. Others wait.
 const CONNECTIONS_MAX: usize = 8;
@@ -37,15 +40,18 @@ struct SocketRequest {
     response_sender: oneshot::Sender<Option<Value>>,
 }
 
-/// A listening socket. Dropping it ends all connections and removes it.
+/// A socket. Dropping it ends all connections and removes it.
 pub struct BoardSocket {
     path: PathBuf,
-    credential: Arc<str>,
+    credential: Secret,
+    /// The listener, until [`Self::serve`] takes it. Connections wait.
+    listener: Option<UnixListener>,
     requests: mpsc::Receiver<SocketRequest>,
+    request_sender: mpsc::Sender<SocketRequest>,
     /// The senders of the responses that are not given yet, by the ids of the requests.
     response_senders: HashMap<String, oneshot::Sender<Option<Value>>>,
     last_request: u64,
-    accept_task: JoinHandle<()>,
+    accept_task: Option<JoinHandle<()>>,
 }
 
 impl BoardSocket {
@@ -58,19 +64,35 @@ impl BoardSocket {
         let listener = unix_socket::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        let listener = UnixListener::from_std(listener)?;
-        let owner = fs::metadata(&path)?.uid();
-        let credential: Arc<str> = format!("{:032x}", secret_number()?).into();
-        let (sender, requests) = mpsc::channel(CONNECTIONS_MAX);
-        let accept_task = tokio::spawn(accept(listener, owner, Arc::clone(&credential), sender));
-        Ok(Self { path, credential, requests, response_senders: HashMap::new(), last_request: 0, accept_task })
+        let listener = Some(UnixListener::from_std(listener)?);
+        let credential = Secret::random()?;
+        let (request_sender, requests) = mpsc::channel(CONNECTIONS_MAX);
+        let response_senders = HashMap::new();
+        Ok(Self {
+            path,
+            credential,
+            listener,
+            requests,
+            request_sender,
+            response_senders,
+            last_request: 0,
+            accept_task: None,
+        })
+    }
+
+    /// Serves the processes below this guard, which runs the agent's program.
+    pub fn serve(&mut self, guard: GuardProcess) {
+        let Some(listener) = self.listener.take() else { return };
+        let may_connect = move |peer: UCred| is_below(guard, processes::own_user(), peer);
+        let requests = self.request_sender.clone();
+        self.accept_task = Some(tokio::spawn(accept(listener, may_connect, self.credential.clone(), requests)));
     }
 
     /// Returns the variables by which `brigade mcp` finds the socket.
     pub fn variables(&self) -> [(String, String); 2] {
         [
             (BOARD_SOCKET_VARIABLE.to_owned(), self.path.display().to_string()),
-            (BOARD_CREDENTIAL_VARIABLE.to_owned(), self.credential.to_string()),
+            (BOARD_CREDENTIAL_VARIABLE.to_owned(), self.credential.expose().to_owned()),
         ]
     }
 
@@ -94,9 +116,19 @@ impl BoardSocket {
 
 impl Drop for BoardSocket {
     fn drop(&mut self) {
-        self.accept_task.abort();
+        if let Some(accept_task) = &self.accept_task {
+            accept_task.abort();
+        }
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Returns true if the peer is a process of this user below the guard. On a system that lists no processes, each process of the user
+/// counts.
+fn is_below(guard: GuardProcess, user: u32, peer: UCred) -> bool {
+    let GuardProcess { pid, started_ms } = guard;
+    let is_descendant = |peer: i32| started_ms == 0 || processes::descends_from(peer, pid, started_ms);
+    peer.uid() == user && peer.pid().is_some_and(is_descendant)
 }
 
 /// Removes the sockets that killed processes left in this folder. No agent may run.
@@ -108,15 +140,13 @@ pub fn remove_stale_sockets(folder: &Path) {
     }
 }
 
-/// Returns a random number that no one can guess from other numbers of this process, such as its request ids.
-fn secret_number() -> io::Result<u128> {
-    let mut bytes = [0; 16];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u128::from_ne_bytes(bytes))
-}
-
-/// Accepts connections of this user.
-async fn accept(listener: UnixListener, owner: u32, credential: Arc<str>, requests: mpsc::Sender<SocketRequest>) {
+/// Accepts connections of the peers that may connect.
+async fn accept(
+    listener: UnixListener,
+    may_connect: impl Fn(UCred) -> bool,
+    credential: Secret,
+    requests: mpsc::Sender<SocketRequest>,
+) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -131,13 +161,13 @@ async fn accept(listener: UnixListener, owner: u32, credential: Arc<str>, reques
             }
         };
         while connections.try_join_next().is_some() {}
-        if stream.peer_cred().map(|peer| peer.uid()).ok() != Some(owner) {
+        if !stream.peer_cred().is_ok_and(&may_connect) {
             continue;
         }
-        let (credential, requests) = (Arc::clone(&credential), requests.clone());
+        let (credential, requests) = (credential.clone(), requests.clone());
         connections.spawn(async move {
             let _permit = permit;
-            if let Err(error) = serve(stream, &credential, &requests).await {
+            if let Err(error) = serve(stream, credential.expose(), &requests).await {
                 tracing::debug!(%error, "a connection to the board ended");
             }
         });
@@ -153,7 +183,7 @@ async fn serve(stream: UnixStream, credential: &str, requests: &mpsc::Sender<Soc
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     while let Some(line) = read_line(&mut reader).await? {
-        let Ok(message) = serde_json::from_str(&line) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let Ok(message) = serde_json::from_str(&masked(line)) else { return Err(io::ErrorKind::InvalidData.into()) };
         let (response_sender, response) = oneshot::channel();
         if requests.send(SocketRequest { message, response_sender }).await.is_err() {
             return Ok(());
@@ -197,12 +227,19 @@ mod tests {
         }
     }
 
+    fn this_process() -> GuardProcess {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        GuardProcess { pid, started_ms: processes::own_start_ms() }
+    }
+
     #[tokio::test]
     async fn client_with_credential_is_answered() {
         let folder = tempfile::tempdir().unwrap();
         let mut socket = BoardSocket::open(folder.path()).unwrap();
         assert_eq!(fs::metadata(&socket.path).unwrap().permissions().mode() & 0o777, 0o600);
-        let credential = socket.credential.to_string();
+        let credential = socket.credential.expose().to_owned();
+        // A connection before that waits.
+        socket.serve(this_process());
         let mut client = connect(&socket.path, &credential).await;
         let (id, message) = socket.next_request().await.unwrap();
         assert_eq!(message, json!({ "id": 1 }));
@@ -231,7 +268,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let earlier = BoardSocket::open(folder.path()).unwrap().credential.clone();
         let mut socket = BoardSocket::open(folder.path()).unwrap();
-        for credential in ["wrong", "", &*earlier] {
+        socket.serve(this_process());
+        for credential in ["wrong", "", earlier.expose()] {
             assert_refused(&socket.path, credential, &mut socket.requests).await;
         }
     }
@@ -239,11 +277,25 @@ mod tests {
     #[tokio::test]
     async fn client_of_another_user_gets_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let owner = fs::metadata(&path).unwrap().uid();
-        let (sender, mut requests) = mpsc::channel(CONNECTIONS_MAX);
-        let _accept_task = tokio::spawn(accept(listener, owner + 1, "credential".into(), sender));
-        assert_refused(&path, "credential", &mut requests).await;
+        let mut socket = BoardSocket::open(folder.path()).unwrap();
+        let (listener, sender) = (socket.listener.take().unwrap(), socket.request_sender.clone());
+        let may_connect = |peer: UCred| is_below(this_process(), processes::own_user() + 1, peer);
+        let _accept_task = tokio::spawn(accept(listener, may_connect, socket.credential.clone(), sender));
+        let credential = socket.credential.expose().to_owned();
+        assert_refused(&socket.path, &credential, &mut socket.requests).await;
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn process_of_another_agent_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut other_agent = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(other_agent.id()).unwrap();
+        let mut socket = BoardSocket::open(folder.path()).unwrap();
+        socket.serve(GuardProcess { pid, started_ms: processes::process(pid).unwrap().started_ms });
+        let credential = socket.credential.expose().to_owned();
+        assert_refused(&socket.path, &credential, &mut socket.requests).await;
+        other_agent.kill().unwrap();
+        other_agent.wait().unwrap();
     }
 }

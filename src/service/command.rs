@@ -26,6 +26,7 @@ use crate::domain::units::duration;
 use crate::domain::verify_run::VerifyRun;
 use crate::ports::StoreResult;
 use crate::sandbox::{CommandExit, Level, Sandbox};
+use crate::secrets::StreamMasker;
 
 /// The longest wait for the last output after all its writers have ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -309,11 +310,13 @@ impl RunningShellCommand {
     }
 }
 
-/// Reads to the end, so that the command never waits for a reader. The buffer bounds the memory.
+/// Reads to the end, so that the command never waits for a reader. The buffer bounds the memory, and has no secrets.
 async fn read_output(output: Option<ChildStdout>, collected: Arc<Mutex<OutputBuffer>>) {
     let Some(mut output) = output else { return };
     let mut buffer = vec![0; READ_BYTES];
+    let mut masker = StreamMasker::default();
     while let Ok(count @ 1..) = output.read(&mut buffer).await {
-        collected.lock().push(&buffer[..count]);
+        collected.lock().push(&masker.take(&buffer[..count]));
     }
+    collected.lock().push(&masker.rest());
 }

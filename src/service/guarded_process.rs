@@ -72,6 +72,11 @@ impl GuardedProcess {
         self.guard_handle.group.and_then(|group| u32::try_from(group).ok())
     }
 
+    /// Returns the guard, which is an ancestor of all processes of the command.
+    pub fn guard(&self) -> GuardProcess {
+        self.guard_handle.process
+    }
+
     /// Sends the command spec to the guard, records the process group, and then lets the command start.
     async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ServiceError> {
         if let Some(guard_stdin) = &mut self.guard_stdin {

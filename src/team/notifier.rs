@@ -16,6 +16,7 @@ use crate::domain::notification::Notification;
 use crate::domain::team_spec::NotifySpec;
 use crate::ports::Webhook;
 use crate::run::event_sink::EventSink;
+use crate::secrets::Secret;
 use crate::service::command::{self, CommandContext};
 
 /// The time limit of the command.
@@ -42,8 +43,9 @@ pub(super) struct NotificationTargets {
 }
 
 impl Notifier {
-    /// Starts to send notifications about these events, until the team has stopped.
+    /// Starts to send notifications about these events, until the team has stopped. Addresses often have a token, so they are masked.
     pub fn start(targets: NotificationTargets, mut events: Receiver<Arc<Event>>) -> Self {
+        targets.spec.url.as_deref().and_then(Secret::new);
         let (sink, is_failing) = (targets.events.clone(), Arc::clone(&targets.is_failing));
         let task = tokio::spawn(async move {
             loop {

@@ -13,6 +13,7 @@ use super::{Tool, ToolContext, ToolError, ToolOutput};
 use crate::domain::output::{bounded, shortened};
 use crate::domain::tags::escape_tags;
 use crate::ports::ToolSpec;
+use crate::secrets::masked;
 use crate::service::command::CommandOutcome;
 
 /// The longest summary of a call, in characters.
@@ -114,8 +115,8 @@ fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext
     }
 }
 
-/// Returns `text` within its bound, with the harness's tags escaped, as in the output of tools.
+/// Returns `text` within its bound, without secrets and with the harness's tags escaped, as in the output of tools.
 pub(crate) fn sanitized_text(text: &str, bytes_max: usize) -> String {
     // Leaving out the middle cannot join two halves to a tag: a note replaces the middle.
-    escape_tags(&bounded(text, bytes_max)).into_owned()
+    escape_tags(&bounded(&masked(text.to_owned()), bytes_max)).into_owned()
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::program::workspace;
 use super::scenarios::{PLAN, check_task};
-use crate::testkit::process::{Process, git, wait_until};
+use crate::testkit::process::{Process, files_below, git, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
 /// Reads the first message, and accepts prompts.
@@ -41,7 +41,12 @@ pub fn start(script: &str) -> (TestWorkspace, Process) {
 
 /// As [`start`], with further settings and variables.
 pub fn start_with(script: &str, settings: &str, variables: &[(&str, &str)]) -> (TestWorkspace, Process) {
-    let workspace = workspace("AGENT", "http://127.0.0.1:9", PLAN, settings);
+    start_plan(PLAN, script, settings, variables)
+}
+
+/// As [`start_with`], with this plan.
+fn start_plan(plan: &str, script: &str, settings: &str, variables: &[(&str, &str)]) -> (TestWorkspace, Process) {
+    let workspace = workspace("AGENT", "http://127.0.0.1:9", plan, settings);
     workspace.write("agent.sh", &format!("[ \"$1\" = --version ] && echo 2.1.330 && exit\n{script}\n"));
     let command = format!("sh {}", workspace.join("agent.sh").display());
     workspace.write("brigade.toml", &workspace.read("brigade.toml").replace("AGENT", &command));
@@ -230,6 +235,114 @@ fn process_of_agent_reaches_board_through_lead() {
     assert!(shown("name.txt").contains("belongs to the agent of `alice`"), "{}", shown("name.txt"));
     assert!(shown("moved.txt").contains("Read-only file system"), "{}", shown("moved.txt"));
     assert!(shown("answers.txt").contains("\"task_update\""), "{}", shown("answers.txt"));
+}
+
+/// The agent shows its credential and a passed key in every way that it has: as text, in pieces, as a call, as its result, in a message, in
+/// the result of its task, in a file that `verify` prints, and as an error.
+#[test]
+fn secrets_that_agent_shows_are_in_no_file_or_output() {
+    let shared = tempfile::tempdir().unwrap();
+    let shown = shared.path().join("secrets");
+    let answer = |content: &str| {
+        format!("{{\"type\":\"assistant\",\"message\":{{\"id\":\"a\",\"model\":\"m\",\"content\":[{content}]}}}}")
+    };
+    let delta = |text: &str| {
+        format!(
+            "{{\"type\":\"stream_event\",\"event\":{{\"type\":\"content_block_delta\",\"delta\":{{\"text\":\"{text}\"}}}}}}"
+        )
+    };
+    let result = "{\"type\":\"tool_result\",\"tool_use_id\":\"t1\",\"content\":\"SECRETS\"}";
+    let messages = [
+        answer("{\"type\":\"text\",\"text\":\"I have SECRETS.\"}"),
+        delta("It is START"),
+        delta("REST."),
+        answer("{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"Bash\",\"input\":{\"command\":\"echo SECRETS\"}}"),
+        format!("{{\"type\":\"user\",\"message\":{{\"content\":[{result}]}}}}"),
+        "an error with SECRETS".to_owned(),
+    ];
+    let print = messages.map(|message| format!("say '{message}'\n")).concat();
+    let board = |id: u32, tool: &str, arguments: &str| {
+        let params = format!("{{\"name\":\"{tool}\",\"arguments\":{arguments}}}");
+        format!("say '{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{params}}}'")
+    };
+    let script = format!(
+        "say() {{ echo \"$1\" | sed \"s/SECRETS/$s/g; s/START/$start/; s/REST/$rest/\"; }}\n\
+         s=\"$BRIGADE_BOARD_CREDENTIAL and $ANTHROPIC_API_KEY\"\n\
+         start=$(echo $BRIGADE_BOARD_CREDENTIAL | cut -c 1-40) rest=$(echo $BRIGADE_BOARD_CREDENTIAL | cut -c 41-)\n\
+         {ACCEPT}; read -r prompt; echo \"$BRIGADE_BOARD_CREDENTIAL\" >> {shown}\n\
+         {before}\n{print}{after}\n\
+         ({message}; echo \"hello $s\" > {shown}.txt; {report}; sleep 60) | {brigade} mcp",
+        shown = shown.display(),
+        before = hook("PreToolUse", "Bash", "{\"command\":\"'\"$BRIGADE_BOARD_CREDENTIAL\"'\"}"),
+        after = hook("PostToolUse", "Bash", "{}"),
+        message = board(1, "send_message", "{\"to\":\"human\",\"text\":\"SECRETS\"}"),
+        report = board(2, "task_update", "{\"task_id\":1,\"status\":\"completed\",\"result\":\"SECRETS\"}"),
+        brigade = env!("CARGO_BIN_EXE_brigade"),
+    );
+    const KEY: &str = "sk-ant-passed-0123456789";
+    let plan = format!("## Write hello\nverify: cat {0}.txt && echo hello > hello.txt\nWrite.\n", shown.display());
+    let variables = [("ANTHROPIC_API_KEY", KEY), ("RUST_LOG", "trace")];
+    let (workspace, mut run) = start_plan(&plan, &script, "", &variables);
+    let code = run.code();
+    let printed = run.output_so_far();
+    println!("{printed}");
+    assert_eq!(code, Some(0));
+    let credentials = std::fs::read_to_string(shown).unwrap();
+    let secrets: Vec<&str> = credentials.lines().chain([KEY]).collect();
+    assert!(secrets.len() > 1 && secrets[0].len() == 64, "{secrets:?}");
+    let is_shown = |bytes: &[u8]| secrets.iter().any(|secret| String::from_utf8_lossy(bytes).contains(secret));
+    assert!(!is_shown(printed.as_bytes()), "printed");
+    for file in files_below(workspace.path()) {
+        assert!(!is_shown(&std::fs::read(&file).unwrap_or_default()), "a secret is in {}", file.display());
+    }
+    let task = workspace.task(1);
+    assert_eq!(task["result"]["summary"], "[key] and [key]", "{task}");
+    let transcript = workspace.run(&["transcript", "alice"]).out;
+    assert!(
+        transcript.contains("I have [key] and [key].") && transcript.contains("echo [key] and [key]"),
+        "{transcript}"
+    );
+}
+
+/// Another member has the path of the socket and the credential.
+#[test]
+fn member_with_credential_of_another_gets_no_answer() {
+    for level in ["full", "mounts", "off"] {
+        steal_credential(level);
+    }
+}
+
+fn steal_credential(level: &str) {
+    let shared = tempfile::tempdir().unwrap();
+    let at = |name: &str| shared.path().join(name).display().to_string();
+    let brigade = env!("CARGO_BIN_EXE_brigade");
+    let list = "printf '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\",\"params\":{}}\\n'";
+    let plan = format!(
+        "{PLAN}\n## Steal\nrequires: thief\n\n```sh\n\
+         until [ -e {found} ]; do sleep 0.05; done\nset -a; . {found}\n\
+         {list} | {brigade} mcp > {stolen} 2>&1 || true\necho bob > bob.txt; : > {done}\n```\n",
+        found = at("found"),
+        stolen = at("stolen"),
+        done = at("done"),
+    );
+    let script = format!(
+        "{ACCEPT}; read -r prompt; echo hello > hello.txt\n\
+         {list} | {brigade} mcp > {own}; env | grep ^BRIGADE_BOARD_ > {found}.new; mv {found}.new {found}\n\
+         until [ -e {done} ]; do sleep 0.05; done\n{report}\n",
+        own = at("own"),
+        found = at("found"),
+        done = at("done"),
+        report = report(),
+    );
+    let bob = "[[teams.crew.members]]\nname = \"bob\"\nprovider = \"runbook\"\ncapabilities = [\"thief\"]";
+    let (workspace, mut run) = start_plan(&plan, &script, bob, &[("BRIGADE_CONFINEMENT", level)]);
+    let code = run.code();
+    println!("{}", run.output_so_far());
+    assert_eq!(code, Some(0));
+    assert!(workspace.all_are("completed"));
+    let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+    assert!(read("own").contains("task_update"), "{}", read("own"));
+    assert!(!read("stolen").contains("task_update"), "{}", read("stolen"));
 }
 
 #[test]

@@ -84,6 +84,14 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("sandbox", "platform", "processes"),
     ("sandbox", "domain",   "rules for paths"),
     ("ports",  "domain",   "the vocabulary"),
+    ("cli",       "secrets", "masks traces; the credential of an agent that runs a command"),
+    ("team",      "secrets", "the address of notifications"),
+    ("run",       "secrets", "masks the stream of answers"),
+    ("tools",     "secrets", "masks the output of tools"),
+    ("service",   "secrets", "masks the output of programs; the credentials of boards"),
+    ("providers", "secrets", "masks answers and errors; the keys"),
+    ("sandbox",   "secrets", "the variables that a program of an agent needs"),
+    ("stores",    "secrets", "masks files"),
 ];
 
 /// Crates that only some layers may use, with reasons.

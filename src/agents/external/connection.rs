@@ -45,11 +45,14 @@ impl AgentConnection {
         // The arguments have no NUL character, which is the only one that cannot be quoted.
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
         context.variables.extend(variables);
-        let board_socket = BoardSocket::open(sockets)
+        let mut board_socket = BoardSocket::open(sockets)
             .inspect_err(|error| tracing::warn!(%error, "cannot open the board socket, so processes of agents cannot use `brigade mcp`"))
             .ok();
         context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
         let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
+        if let Some(socket) = &mut board_socket {
+            socket.serve(process.guard());
+        }
         for line in protocol.handshake(start) {
             // If the program has ended, `next_event` notices the end of its output.
             let _ = process.write_line(&line).await;

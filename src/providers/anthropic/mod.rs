@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url};
 
 use super::http::{self, TransportError};
-use super::secret::{Secret, StreamMasker, scrub};
 use super::sse::SseReader;
 use crate::domain::team_spec::ModelSpec;
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
+use crate::secrets::{Secret, masked};
 use assembly::{MessageAssembler, ProtocolError};
 
 // `assembly` and `errors` are public for fuzz targets only.
@@ -56,7 +55,6 @@ pub struct Anthropic {
     address_setting: Option<&'static str>,
     context_window_tokens: Option<u64>,
     headers: HeaderMap,
-    secrets: Vec<Secret>,
     /// The variables that hold the keys that are sent.
     key_variables: Vec<&'static str>,
 }
@@ -94,36 +92,22 @@ impl Anthropic {
             (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION)),
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
         ]);
-        let (mut secrets, mut key_variables) = (Vec::new(), Vec::new());
+        let mut key_variables = Vec::new();
         for (name, header, prefix) in [(API_KEY, "x-api-key", ""), (AUTH_TOKEN, "authorization", "Bearer ")] {
             let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
-            headers.insert(header, secret.header(prefix).map_err(|reason| format!("{name} {reason}"))?);
-            secrets.push(secret);
+            headers.insert(header, secret_header(prefix, &secret).map_err(|reason| format!("{name} {reason}"))?);
             key_variables.push(name);
         }
-        if secrets.is_empty() && BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
+        if key_variables.is_empty() && BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
             return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
         }
         let context_window_tokens = spec.model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS);
         let client = http::client(&url)?;
-        Ok(Self { client, url, address_setting, context_window_tokens, headers, secrets, key_variables })
-    }
-
-    /// `text` with all keys masked.
-    fn scrub(&self, text: String) -> String {
-        scrub(&self.secrets, text)
-    }
-
-    /// A block with all keys masked, or `None` if it is no block without them. A key that the server repeats must not get into a
-    /// transcript, even if it came in several pieces.
-    fn scrub_block(&self, block: Block) -> Option<Block> {
-        let text = serde_json::to_string(&block).unwrap_or_default();
-        let scrubbed = self.scrub(text.clone());
-        if scrubbed == text { Some(block) } else { serde_json::from_str(&scrubbed).ok() }
+        Ok(Self { client, url, address_setting, context_window_tokens, headers, key_variables })
     }
 
     fn scrub_error(&self, error: ModelError) -> ModelError {
-        let with_address = |text: String| self.scrub(format!("{} {text}", self.address()));
+        let with_address = |text: String| masked(format!("{} {text}", self.address()));
         match error {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: with_address(message), retry_after }
@@ -209,7 +193,7 @@ impl Anthropic {
             return Err(ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(&request.model))));
         }
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
-        let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
+        let body = masked(String::from_utf8_lossy(&bytes).into_owned());
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
@@ -239,7 +223,6 @@ impl Anthropic {
         let mut reader = SseReader::default();
         let mut assembler = MessageAssembler::default();
         let mut bytes = 0;
-        let listener = MaskingListener { secrets: &self.secrets, pieces: Mutex::default(), listener };
         while !assembler.is_complete() {
             let piece = http::next_piece(&mut response, request.silence_timeout).await;
             let Some(piece) = piece.map_err(|reason| transport_error(&reason, request_id.clone()))? else {
@@ -255,67 +238,39 @@ impl Anthropic {
                 .feed(piece.as_ref())
                 .map_err(|error| ModelError::Final(format!("sent an invalid answer: {error}")))?;
             for mut event in events {
-                event.data = self.scrub(event.data);
-                assembler
-                    .process_event(&event, &listener)
-                    .map_err(|error| protocol_error(error, request_id.clone()))?;
+                event.data = masked(event.data);
+                assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;
                 if assembler.content_bytes() > content_bytes_max {
                     return Err(too_long(content_bytes_max));
                 }
             }
         }
-        listener.end();
         if !assembler.is_repeating() {
             http::read_to_end(response).await;
         }
         let mut answer = assembler.finish(&format!("call-{}", request.messages.len()));
-        answer.content = answer.content.into_iter().filter_map(|block| self.scrub_block(block)).collect();
+        answer.content = answer.content.into_iter().filter_map(masked_block).collect();
         Ok(answer)
     }
 }
 
-/// Passes text on without keys. A server can repeat a key in several pieces.
-struct MaskingListener<'a> {
-    secrets: &'a [Secret],
-    pieces: Mutex<StreamMasker>,
-    listener: &'a dyn Listener,
+/// A header with `prefix` and the secret, marked as sensitive, so that it is not printed.
+///
+/// # Errors
+/// The secret has characters that a header cannot carry. The text does not quote it.
+fn secret_header(prefix: &str, secret: &Secret) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(format!("{prefix}{}", secret.expose()))
+        .map_err(|_| "has characters that an HTTP header cannot carry".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
-impl MaskingListener<'_> {
-    fn pass(&self, text: &str) {
-        if !text.is_empty() {
-            self.listener.on_text(text);
-        }
-    }
-
-    /// Passes on the text that was held back: after the end of the answer it cannot be part of a key.
-    fn end(&self) {
-        let rest = self.pieces.lock().rest();
-        self.pass(&rest);
-    }
-}
-
-impl Listener for MaskingListener<'_> {
-    fn on_activity(&self) {
-        self.listener.on_activity();
-    }
-
-    fn on_bytes(&self, bytes: usize) {
-        self.listener.on_bytes(bytes);
-    }
-
-    fn on_usage(&self, usage: Usage) {
-        self.listener.on_usage(usage);
-    }
-
-    fn on_declined(&self) {
-        self.listener.on_declined();
-    }
-
-    fn on_text(&self, delta: &str) {
-        let text = self.pieces.lock().take(self.secrets, delta);
-        self.pass(&text);
-    }
+/// A block with all secrets masked, or `None` if it is no block without them. A key that the server repeats must not get into a
+/// transcript, even if it came in several pieces.
+fn masked_block(block: Block) -> Option<Block> {
+    let text = serde_json::to_string(&block).unwrap_or_default();
+    let masked = masked(text.clone());
+    if masked == text { Some(block) } else { serde_json::from_str(&masked).ok() }
 }
 
 #[async_trait]

@@ -13,8 +13,9 @@ use super::locks::{OwnLock, is_current_file};
 use super::{FileStamp, FileSystem, FolderWatch, HeldLock, OpenFile, ReadEach, WatchEvents};
 use crate::platform::{self, PlainFile};
 use crate::ports::WaitLimit;
+use crate::secrets::masked_in_place;
 
-/// The files of the operating system. Clones share their open lock files.
+/// The files of the operating system. No secret of this process is written into them. Clones share their open lock files.
 #[derive(Debug, Default, Clone)]
 pub struct RealFileSystem {
     locks: Arc<Mutex<HashMap<PathBuf, Arc<OwnLock>>>>,
@@ -119,10 +120,11 @@ impl FileSystem for RealFileSystem {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        platform::open_for_writing(path)?.write_all(bytes)
+        platform::open_for_writing(path)?.write_all(&masked_in_place(bytes))
     }
 
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
+        let bytes = masked_in_place(bytes);
         let mut file = platform::open_for_appending(path)?;
         let before = file.metadata()?.len();
         let mut written = 0;

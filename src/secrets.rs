@@ -1,0 +1,268 @@
+//! The secrets that this process holds, such as keys of providers and credentials of boards. They are in request headers and in the
+//! environment of the program that needs them, and nowhere else.
+//!
+//! A [`Secret`] is known from its creation to the end of the process, and is masked in each text that Brigade receives or writes:
+//!
+//! - Texts from outside, with [`masked`] or a [`StreamMasker`]: the lines of an agent's program, the output of commands and tools, answers
+//!   of models. So memory, events and what is shown have no secret.
+//! - Texts to the outside, with [`masked_in_place`]: all files of the stores, and traces.
+//!
+//! Only the secret itself is found, also as JSON writes it. A program that encodes it in another way can show it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::sync::OnceLock;
+
+use memchr::memmem::Finder;
+use parking_lot::RwLock;
+
+/// The text that replaces a secret.
+const MASK: &[u8] = b"[key]";
+/// Shorter values are placeholders (`none`, `x`), which other texts contain too.
+const MASKED_BYTES_MIN: usize = 8;
+/// A shorter value without a digit is a placeholder too (`not-needed`, `placeholder`).
+const UNMISTAKABLE_BYTES_MIN: usize = 16;
+/// The length of each half of a random secret, in hexadecimal digits.
+const RANDOM_DIGITS: usize = 32;
+
+/// The patterns of all secrets so far.
+static PATTERNS: RwLock<Vec<Pattern>> = RwLock::new(Vec::new());
+
+/// A secret value. It cannot be printed, compared or serialized: it has no trait for that.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes a value without the spaces around it; `None` if it is empty. From now on it is masked, unless it is a placeholder.
+    pub fn new(value: &str) -> Option<Self> {
+        let value = value.trim();
+        let has_digit = value.bytes().any(|byte| byte.is_ascii_digit());
+        if value.len() >= UNMISTAKABLE_BYTES_MIN || (value.len() >= MASKED_BYTES_MIN && has_digit) {
+            add_pattern(value, 0);
+            let json = serde_json::to_string(value).unwrap_or_default();
+            add_pattern(json.get(1..json.len().saturating_sub(1)).unwrap_or(value), 0);
+        }
+        (!value.is_empty()).then(|| Self(value.to_owned()))
+    }
+
+    /// Creates a secret that no one can guess, also from others of this process. It has [`RANDOM_DIGITS`] digits that all of them share,
+    /// so that one search finds them all, and as many of its own.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn random() -> io::Result<Self> {
+        static SHARED: OnceLock<String> = OnceLock::new();
+        let shared = match SHARED.get() {
+            Some(shared) => shared,
+            None => {
+                let digits = random_digits()?;
+                SHARED.get_or_init(|| digits)
+            }
+        };
+        add_pattern(shared, RANDOM_DIGITS);
+        Ok(Self(format!("{shared}{}", random_digits()?)))
+    }
+
+    /// Takes a random secret of another process.
+    pub fn received(value: &str) -> Option<Self> {
+        if let Some(shared) = value.get(..RANDOM_DIGITS) {
+            add_pattern(shared, RANDOM_DIGITS);
+        }
+        Self::new(value)
+    }
+
+    /// The value, for the header or the environment that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+fn random_digits() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:0width$x}", u128::from_ne_bytes(bytes), width = RANDOM_DIGITS))
+}
+
+/// Bytes that begin a secret, and the most hexadecimal digits that belong to it after them.
+struct Pattern {
+    start: Finder<'static>,
+    digits_max: usize,
+}
+
+fn add_pattern(start: &str, digits_max: usize) {
+    let is_known = |patterns: &[Pattern]| patterns.iter().any(|known| known.start.needle() == start.as_bytes());
+    if is_known(&PATTERNS.read()) {
+        return;
+    }
+    let mut patterns = PATTERNS.write();
+    if !is_known(&patterns) {
+        patterns.push(Pattern { start: Finder::new(start).into_owned(), digits_max });
+    }
+}
+
+impl Pattern {
+    /// The first occurrence in `text`.
+    fn find(&self, text: &[u8]) -> Option<Occurrence> {
+        let from = self.start.find(text)?;
+        let to = from + self.start.needle().len();
+        let digits = text[to..].iter().take(self.digits_max).take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let to = to + digits;
+        Some(Occurrence { from, to, can_continue: to == text.len() && digits < self.digits_max })
+    }
+
+    /// The number of bytes at the end of `text` that can be the beginning of an occurrence.
+    fn partial_len(&self, text: &[u8]) -> usize {
+        let start = self.start.needle();
+        let longest = text.len().min(start.len() - 1);
+        (1..=longest).rev().find(|bytes| text.ends_with(&start[..*bytes])).unwrap_or(0)
+    }
+}
+
+/// A secret in a text.
+struct Occurrence {
+    from: usize,
+    to: usize,
+    /// True if it is at the end of the text, and more of it may follow.
+    can_continue: bool,
+}
+
+/// The first secret in `text`, the longest if several begin there.
+fn first_secret(patterns: &[Pattern], text: &[u8]) -> Option<Occurrence> {
+    let found = patterns.iter().filter_map(|pattern| pattern.find(text));
+    found.min_by_key(|found| (found.from, std::cmp::Reverse(found.to)))
+}
+
+/// Returns `text` with `[key]` in place of each secret.
+pub fn masked(text: String) -> String {
+    if first_secret(&PATTERNS.read(), text.as_bytes()).is_none() {
+        return text;
+    }
+    let mut masker = StreamMasker::default();
+    let masked = [masker.take(text.as_bytes()), masker.rest()].concat();
+    String::from_utf8_lossy(&masked).into_owned()
+}
+
+/// Returns `text` with a mask of the same length in place of each secret, because files have positions.
+pub fn masked_in_place(text: &[u8]) -> Cow<'_, [u8]> {
+    let patterns = PATTERNS.read();
+    let mut masked = Cow::Borrowed(text);
+    let mut at = 0;
+    while let Some(found) = first_secret(&patterns, &masked[at..]) {
+        let secret = &mut masked.to_mut()[at + found.from..at + found.to];
+        secret.fill(b'*');
+        secret[..MASK.len()].copy_from_slice(MASK);
+        at += found.to;
+    }
+    masked
+}
+
+/// Masks secrets in text that arrives in pieces, also one that spans several pieces. It holds back text that can be the beginning of
+/// a secret.
+#[derive(Debug, Default)]
+pub struct StreamMasker {
+    withheld: Vec<u8>,
+}
+
+impl StreamMasker {
+    /// Adds `piece` and returns the bytes that can be passed on.
+    pub fn take(&mut self, piece: &[u8]) -> Vec<u8> {
+        let text = [std::mem::take(&mut self.withheld).as_slice(), piece].concat();
+        let patterns = PATTERNS.read();
+        let (mut masked, mut rest) = (Vec::with_capacity(text.len()), text.as_slice());
+        let partial = loop {
+            match first_secret(&patterns, rest) {
+                Some(found) if found.can_continue => break rest.len() - found.from,
+                Some(found) => {
+                    masked.extend_from_slice(&rest[..found.from]);
+                    masked.extend_from_slice(MASK);
+                    rest = &rest[found.to..];
+                }
+                None => break patterns.iter().map(|pattern| pattern.partial_len(rest)).max().unwrap_or(0),
+            }
+        };
+        let (passed, withheld) = rest.split_at(rest.len() - partial);
+        masked.extend_from_slice(passed);
+        self.withheld = withheld.to_vec();
+        masked
+    }
+
+    /// Returns the bytes that were held back, at the end of the stream.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let rest = std::mem::take(&mut self.withheld);
+        match first_secret(&PATTERNS.read(), &rest) {
+            Some(found) => [&rest[..found.from], MASK, &rest[found.to..]].concat(),
+            None => rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The joined output for these pieces, and the number of bytes held back after each.
+    fn masked_pieces(pieces: &[&str]) -> (String, Vec<usize>) {
+        let (mut masker, mut out, mut withheld) = (StreamMasker::default(), Vec::new(), Vec::new());
+        for piece in pieces {
+            out.extend(masker.take(piece.as_bytes()));
+            withheld.push(masker.withheld.len());
+        }
+        out.extend(masker.rest());
+        (String::from_utf8(out).unwrap(), withheld)
+    }
+
+    #[test]
+    fn secret_is_masked_in_texts_and_files() {
+        assert!(Secret::new(" \n").is_none());
+        assert_eq!(Secret::new(" sk-te%st-1\n").unwrap().expose(), "sk-te%st-1");
+        assert_eq!(masked("the key sk-te%st-1 is not valid".to_owned()), "the key [key] is not valid");
+        assert_eq!(&*masked_in_place(b"{sk-te%st-1,sk-te%st-1}"), b"{[key]*****,[key]*****}");
+        Secret::new("quoted \"secret\\ 17");
+        assert_eq!(&*masked_in_place(br#"{"a":"quoted \"secret\\ 17"}"#), br#"{"a":"[key]***************"}"#);
+        for placeholder in ["none", "test-1", "not-needed", "placeholder"] {
+            Secret::new(placeholder);
+            assert_eq!(masked(placeholder.to_owned()), placeholder);
+        }
+    }
+
+    #[test]
+    fn secret_split_over_pieces_is_masked() {
+        for secret in ["sk-test-2", "tok=test-3", "4242x4242y", "schlüssel-5"] {
+            Secret::new(secret);
+        }
+        assert_eq!(masked_pieces(&["the key sk-t", "est", "-2 is bad"]).0, "the key [key] is bad");
+        assert_eq!(masked_pieces(&["tests", "k-x"]), ("testsk-x".into(), vec![1, 0]));
+        assert_eq!(masked_pieces(&["sk-test-"]), ("sk-test-".into(), vec![8]));
+        assert_eq!(masked_pieces(&["4242x", "4242x4242y!"]).0, "4242x[key]!");
+        assert_eq!(masked_pieces(&["tok=tes", "t-3 sk-test-", "2"]).0, "[key] [key]");
+        assert_eq!(masked_pieces(&["ein schl", "üssel", "-5"]).0, "ein [key]");
+    }
+
+    #[test]
+    fn masking_is_independent_of_pieces() {
+        let random = Secret::random().unwrap();
+        Secret::new("4242x4242y");
+        let text =
+            format!("keys: 4242x4242y4242x4242y, {0}{0}, {1} and 4242x{0}", random.expose(), &random.expose()[..40]);
+        let whole = masked(text.clone());
+        assert_eq!(whole, "keys: [key][key], [key][key], [key] and 4242x[key]");
+        for first in 0..text.len() {
+            for second in (first..text.len()).step_by(17) {
+                let pieces = [&text[..first], &text[first..second], &text[second..]];
+                assert_eq!(masked_pieces(&pieces).0, whole, "{pieces:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn random_secrets_are_found_by_their_shared_start() {
+        let [first, second] = [(); 2].map(|()| Secret::random().unwrap());
+        assert_ne!(first.expose(), second.expose());
+        assert_eq!(first.expose().len(), 2 * RANDOM_DIGITS);
+        assert_eq!(masked(format!("A={}\nB={}g", first.expose(), second.expose())), "A=[key]\nB=[key]g");
+        let of_other_process = "0123456789abcdef0123456789abcdefffffffffffffffffffffffffffffffff";
+        Secret::received(of_other_process);
+        assert_eq!(masked(format!("x {of_other_process}")), "x [key]");
+    }
+}
