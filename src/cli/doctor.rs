@@ -266,8 +266,9 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(workspace: &Path, purpose: &str) -> std::io::Result<Self> {
-        let folder = workspace.join(format!(".brigade-doctor-{}-{purpose}", std::process::id()));
-        fs::create_dir_all(&folder)?;
+        // The name is new, so that no other program can have put a link there.
+        let folder = workspace.join(format!(".brigade-doctor-{:08x}-{purpose}", fastrand::u32(..)));
+        fs::create_dir(&folder)?;
         Ok(Self(folder))
     }
 }
@@ -275,7 +276,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // A leftover folder does no harm.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = platform::remove_folder(&self.0);
     }
 }
 

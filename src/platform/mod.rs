@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 mod locks;
 pub mod processes;
 pub mod reading;
+mod removal;
 pub mod terminal;
 pub mod threads;
 mod unix;
@@ -20,6 +21,7 @@ pub mod watch;
 pub use locks::{LockHolder, lock_holder, open_lock_file};
 pub use reading::PlainFile;
 use reading::describe_open_error;
+pub use removal::remove_folder;
 pub use unix::{
     Folder, exchange, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_resource_shortage,
     is_shared, is_trusted_owner, network_file_system, process_lives, rename_new, renames_after_bytes, stamp_of,

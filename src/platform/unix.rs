@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::OwnedFd;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -48,6 +50,26 @@ impl Folder {
     /// An error of the system.
     pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
         Ok(Self(rustix::fs::openat(&self.0, name, FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty())?))
+    }
+
+    /// As [`Self::open_folder`]. If it belongs to this user, they can read and write it then.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn open_own_folder(&self, name: &OsStr) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        {
+            let folder = self.open_folder(name)?;
+            // A handle of this kind need not be readable, and cannot change the mode itself.
+            let path = format!("/proc/self/fd/{}", folder.0.as_raw_fd());
+            let _ = rustix::fs::chmod(path, Mode::RWXU);
+            Ok(folder)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = rustix::fs::chmodat(&self.0, name, Mode::RWXU, AtFlags::SYMLINK_NOFOLLOW);
+            self.open_folder(name)
+        }
     }
 
     /// Opens the plain file with this name, as [`super::open_for_reading`] does.
@@ -118,6 +140,12 @@ impl Folder {
     /// An error of the system.
     pub fn to_dir(&self) -> io::Result<cap_std::fs::Dir> {
         Ok(cap_std::fs::Dir::from_std_file(File::from(self.0.try_clone()?)))
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

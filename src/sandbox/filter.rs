@@ -29,7 +29,7 @@ use super::reexec::confine;
 use super::{CommandExit, GUARD_ARGUMENT, Level, own_arguments, own_program};
 use crate::domain::access::{Access, PathRule};
 use crate::domain::words::words;
-use crate::platform::{open_for_reading, processes};
+use crate::platform::{open_for_reading, processes, remove_folder};
 
 /// Replaces every command if no program can confine it.
 const UNAVAILABLE: &str = "echo 'brigade: this program cannot confine filters and merge drivers' >&2; exit 255";
@@ -234,7 +234,7 @@ impl ScratchFolder {
         fs::create_dir_all(folder)?;
         let own = folder.join(format!("{SCRATCH_PREFIX}{}", std::process::id()));
         // A killed driver with the same process id may have left it.
-        let _ = fs::remove_dir_all(&own);
+        let _ = remove_folder(&own);
         DirBuilder::new().mode(0o700).create(&own)?;
         Ok(Self(own))
     }
@@ -243,7 +243,7 @@ impl ScratchFolder {
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
         // If this fails, the next launch removes it.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_folder(&self.0);
     }
 }
 

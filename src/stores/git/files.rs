@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::command::failure;
+use crate::platform;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{open_for_reading, open_for_writing};
 use crate::ports::RepositoryError;
@@ -60,7 +61,7 @@ pub(super) fn remove_file(file: &Path) -> Result<(), RepositoryError> {
 
 /// Removes a folder and its contents if it exists.
 pub(super) fn remove_folder(folder: &Path) -> Result<(), RepositoryError> {
-    match fs::remove_dir_all(folder) {
+    match platform::remove_folder(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", folder, &error)),
         _ => Ok(()),
     }
