@@ -404,6 +404,46 @@ fn agent_cannot_write_in_home_of_another() {
     assert!(denied.contains("Read-only file system"), "{denied}");
 }
 
+/// Commands of an agent fill its private folder with links, a pipe, closed folders and a deep one, and close the folder itself. Commands of
+/// the person and the next start of the agent work, and nothing is written elsewhere.
+#[test]
+fn private_folder_of_agent_stops_no_command() {
+    let shared = tempfile::tempdir().unwrap();
+    let at = |name: &str| shared.path().join(name).display().to_string();
+    let fill = format!(
+        "cd $CLAUDE_CONFIG_DIR; ln -sfn {elsewhere} link; ln -sfn {elsewhere} projects; ln -sfn nowhere settings.json\n\
+         mkdir -p closed/closed sessions; ln -sfn {elsewhere} sessions/link; mkfifo pipe sessions/pipe\n\
+         (for i in $(seq 300); do mkdir -p deep && cd deep; done); chmod 000 closed/closed closed .; cd $OLDPWD",
+        elsewhere = at("elsewhere")
+    );
+    let wait = format!(": > {}; until [ -e {} ]; do sleep 0.02; done", at("filled"), at("go-on"));
+    let report = report().replace("\"task_id\":1", "\"task_id\":'$BRIGADE_TASK'");
+    let script = format!("{ACCEPT}; read -r prompt; echo hello >> hello.txt\n{fill}; {wait}; {report}");
+    std::fs::create_dir(at("elsewhere")).unwrap();
+    let (workspace, mut run) = start(&script);
+    wait_until("the folder is filled", || shared.path().join("filled").exists());
+    let work = || {
+        let commands: [&[&str]; 5] =
+            [&["send", "lead", "hello"], &["tasks", "add", "More"], &["doctor"], &["team"], &["why", "1"]];
+        for arguments in commands {
+            let answer = workspace.run(arguments);
+            assert!(answer.code == Some(0), "{arguments:?}: {answer:?}");
+        }
+    };
+    work();
+    std::fs::write(at("go-on"), "").unwrap();
+    let code = run.code();
+    println!("{}", run.output_so_far());
+    assert!(code == Some(0) && workspace.all_are("completed"));
+    work();
+    for arguments in [&["clean"][..], &["clean", "--yes"]] {
+        assert_eq!(workspace.run(arguments).code, Some(0));
+    }
+    let again = workspace.run(&["run", "crew"]);
+    assert!(again.code == Some(0) && workspace.tasks().len() == 3 && workspace.all_are("completed"), "{again:?}");
+    assert_eq!(std::fs::read_dir(at("elsewhere")).unwrap().count(), 0);
+}
+
 #[test]
 fn change_through_link_is_refused() {
     let outside = tempfile::tempdir().unwrap();

@@ -271,11 +271,12 @@ pub(super) fn temporary_failure(reason: String) -> TurnOutcome {
     TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Temporary { retry_after: None } }
 }
 
-/// Creates a folder that only its owner can read.
+/// Creates a folder that only its owner can read. Commands of the agent may have changed the mode of an old one.
 fn create_private_folder(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use crate::ports::StoreResult;
 
 /// The most entries that are checked. A run leaves some thousands.
 const ENTRIES_MAX: usize = 1_000_000;
-/// The depth of the deepest folder below `.team` that Brigade uses.
-const DEPTH_MAX: usize = 4;
+/// The depth of the deepest control file in `.team`. Below it are the private folders of agents (`.team/agents/<provider>/<name>/`). Their
+/// commands can write there, so these files control nothing, and they are not looked at.
+const DEPTH_MAX: usize = 3;
 
 /// The error for a control file that is a symbolic link.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +128,9 @@ mod tests {
             ".team/transcripts",
             ".team/transcripts/.archive",
             ".team/transcripts/.archive/bob.jsonl",
+            ".team/agents",
+            ".team/agents/claude-code",
+            ".team/agents/claude-code/bob",
         ] {
             for target in ["elsewhere", "nowhere"] {
                 let workspace = tempfile::tempdir().unwrap();
@@ -141,6 +145,17 @@ mod tests {
                 assert!(error.to_string().starts_with(&expected), "{name}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn private_folder_of_agent_is_not_checked() {
+        let workspace = tempfile::tempdir().unwrap();
+        let home = workspace.path().join(".team/agents/claude-code/bob");
+        fs::create_dir_all(home.join("projects")).unwrap();
+        for link in ["link", "projects/link"] {
+            symlink("/nowhere", home.join(link)).unwrap();
+        }
+        refuse_links(workspace.path()).unwrap();
     }
 
     #[test]
