@@ -10,6 +10,8 @@
 //! A `deny` rule is stronger than everything else. An `allow` rule allows a call about which the person would be asked.
 
 use super::path_pattern;
+use super::pattern::{begins_with_words, matches_pattern};
+use super::shell_commands::{CommandParts, TooLong};
 use super::words::words;
 
 words! {
@@ -213,45 +215,23 @@ impl PermissionRule {
         !is_compound && self.covers(call)
     }
 
-    /// Returns true if the rule denies a part of the call.
-    fn denies(&self, call: &PermissionCall) -> bool {
-        let is_command = call.kind == ToolKind::Command && self.is_about_tool(&call.tool);
-        // The shell joins the lines of a command that ends its lines with a backslash.
-        let text = call.subject.replace("\\\n", "");
-        let mut commands = text.split(is_shell_operator);
+    /// Returns the reason if the rule denies the call or, of a command, one of its parts.
+    fn denial(&self, call: &PermissionCall, parts: &Result<CommandParts, TooLong>) -> Option<String> {
         if call.is_about_path() {
-            return self.governs(&call.tool) && self.denies_path(&call.subject, "");
+            let is_denied = self.governs(&call.tool) && self.denies_path(&call.subject, "");
+            return is_denied.then(|| format!("the rule `{self}` denies it"));
         }
-        self.covers(call) || (is_command && commands.any(|command| self.denies_command(command)))
+        if self.is_about_tool(&call.tool)
+            && let SubjectPattern::Text(pattern) | SubjectPattern::Words(pattern) = &self.subject
+        {
+            match parts.as_ref().map(|parts| parts.find(pattern)) {
+                Ok(Some(found)) => return Some(format!("the rule `{self}` denies it: {found}")),
+                Ok(None) => {}
+                Err(error) => return Some(format!("it cannot be compared with the rule `{self}`: {error}")),
+            }
+        }
+        self.covers(call).then(|| format!("the rule `{self}` denies it"))
     }
-
-    /// Returns true if the rule denies a command without shell operators: under its name, or under the name without its folder.
-    fn denies_command(&self, command: &str) -> bool {
-        plain_commands(command).iter().any(|command| {
-            let folder = command.split(' ').next().and_then(|name| name.rfind('/')).map_or(0, |slash| slash + 1);
-            [command.as_str(), &command[folder..]].into_iter().any(|command| match &self.subject {
-                SubjectPattern::Text(text) => begins_with_words(command, text),
-                _ => self.matches(command),
-            })
-        })
-    }
-}
-
-/// Returns true if a text matches `words`, alone or followed by further words.
-fn begins_with_words(text: &str, words: &str) -> bool {
-    matches_pattern(text, words) || matches_pattern(text, &format!("{words} *"))
-}
-
-/// Returns true if a text matches a pattern, in which `*` stands for any characters.
-fn matches_pattern(text: &str, pattern: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|start| text.strip_prefix(start)) else { return false };
-    let Some(end) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(end)
 }
 
 impl std::fmt::Display for PermissionRule {
@@ -263,35 +243,6 @@ impl std::fmt::Display for PermissionRule {
 fn is_shell_operator(letter: char) -> bool {
     matches!(letter, ';' | '&' | '|' | '<' | '>' | '`' | '$' | '(' | ')' | '{' | '}' | '\n')
 }
-
-/// Returns a command without quotes, and without the variables and keywords before its name, such as in `A=1 make`. After a program
-/// that runs another one, such as `timeout 60 make`, each further word may begin the command that runs.
-fn plain_commands(command: &str) -> Vec<String> {
-    let without_quotes = command.replace(['\'', '"', '\\'], "");
-    let pieces: Vec<&str> = without_quotes.split_whitespace().collect();
-    let is_before_name = |word: &&str| {
-        let is_assignment = word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && !name.contains('/'));
-        is_assignment || KEYWORDS.contains(word)
-    };
-    // The part of a command that was split inside quotes cannot be parsed.
-    let words = shlex::split(command);
-    let words = words.as_ref().map_or_else(|| pieces.clone(), |words| words.iter().map(String::as_str).collect());
-    let words: Vec<&str> = words.into_iter().skip_while(is_before_name).collect();
-    let name = words.first().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
-    if RUNNERS.contains(&name) {
-        return (0..pieces.len()).map(|start| pieces[start..].join(" ")).collect();
-    }
-    vec![words.join(" ")]
-}
-
-/// Keywords of the shell that are followed by a command.
-const KEYWORDS: [&str; 8] = ["!", "do", "elif", "else", "if", "then", "until", "while"];
-
-/// Programs and parts of the shell that run the command in their arguments.
-const RUNNERS: [&str; 21] = [
-    "bash", "builtin", "command", "dash", "doas", "env", "eval", "exec", "ionice", "nice", "nohup", "setsid", "sh",
-    "stdbuf", "sudo", "time", "timeout", "unshare", "watch", "xargs", "zsh",
-];
 
 /// The tool whose rules decide about the contents of files.
 const READ_TOOL: &str = "read_file";
@@ -393,8 +344,14 @@ impl Permissions {
 
     /// Decides about a call.
     pub fn decide(&self, call: &PermissionCall) -> PermissionDecision {
-        if let Some(rule) = self.deny.iter().find(|rule| rule.denies(call)) {
-            return denied_by(rule);
+        let is_ruled = |rule: &PermissionRule| call.kind == ToolKind::Command && rule.is_about_tool(&call.tool);
+        let parts = if self.deny.iter().any(is_ruled) {
+            CommandParts::read(&call.subject)
+        } else {
+            Ok(CommandParts::default())
+        };
+        if let Some(reason) = self.deny.iter().find_map(|rule| rule.denial(call, &parts)) {
+            return PermissionDecision::Deny(reason);
         }
         match (self.mode, call.kind) {
             (_, ToolKind::Board | ToolKind::Read)

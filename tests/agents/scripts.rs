@@ -486,3 +486,18 @@ fn agent_search_shows_no_hidden_file() {
     }
     assert!(answers.len() == 4 && !answers[3].contains("deny"), "{answers:?}");
 }
+
+/// The rules see every part of a command, as for Brigade's own tool.
+#[test]
+fn command_of_agent_with_denied_part_is_refused() {
+    let call = hook("PreToolUse", "Bash", "{\"command\":\">out nice -n 5 git -C lib push\"}");
+    let script = format!(
+        "{ACCEPT}; read -r prompt; echo hello > hello.txt; {call}; echo \"$answer\" > answer.txt; {}",
+        report()
+    );
+    let (workspace, mut run) = start_with(&script, "deny = [\"bash(git push:*)\"]", &[]);
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    let answer = git(&workspace, &["show", "brigade/crew:answer.txt"]);
+    let reason = "the rule `bash(git push:*)` denies it: `git` is word 4 of `nice -n 5 git -C lib push`";
+    assert!(answer.contains("\"deny\"") && answer.contains(reason), "{answer}");
+}

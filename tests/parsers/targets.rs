@@ -21,6 +21,7 @@ use brigade::domain::records::{
     MemberStatus, RosterMember, SpawnSettings, StartedBy, WorkerRecord, merge_roster, read_roster,
 };
 use brigade::domain::shell_blocks::skipped_languages;
+use brigade::domain::shell_commands::CommandParts;
 use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use brigade::domain::tags::{escape_tags, unescape_tags};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
@@ -49,7 +50,7 @@ pub struct Target {
 }
 
 #[rustfmt::skip]
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     Target { name: "task_file", run: task_file, samples: &[
         include_bytes!("../contracts/task_full.json"), include_bytes!("../contracts/task_foreign_fields.json"),
         include_bytes!("../contracts/task_minimal.json"), include_bytes!("../contracts/task_claimed.json")] },
@@ -72,6 +73,9 @@ pub const TARGETS: [Target; 19] = [
         include_bytes!("../plans/board.md"), include_bytes!("../../src/cli/init/plan.md")] },
     Target { name: "runbook", run: runbook, samples: &[
         b"Text\n```sh\necho one\n```\n~~~~bash title=x\necho two\n~~~\n~~~~\n    ```sh\n", b"```sh\nnever closed\n"] },
+    Target { name: "shell_commands", run: shell_commands, samples: &[
+        b"A=1 sudo -u x git -C dir push >out 2>&1 && sh -c 'git push' || $(git \\\n push)", b"cat <<-'E' | bash\n\tgit push\n\tE\n# don't\n",
+        b"case $X in x) echo \"${X:-`git push`}\";; esac; echo $'\\x67it' {git,push} $((1<<2))"] },
     Target { name: "events_of_model", run: events_of_model, samples: &[
         include_bytes!("../models/llama_cpp.sse"), include_bytes!("samples/answer.sse")] },
     Target { name: "error_of_model", run: error_of_model, samples: &[
@@ -314,6 +318,17 @@ fn runbook(bytes: &[u8]) {
         assert!(!harmless.contains(tag), "{tag} in {harmless}");
     }
     let _ = unescape_tags(&harmless);
+}
+
+fn shell_commands(bytes: &[u8]) {
+    let command = text(bytes);
+    let Ok(parts) = CommandParts::read(&command) else { return };
+    for pattern in ["git push", "git * push", "*push*"] {
+        // An assignment and a redirection in front hide nothing.
+        let prefixed = CommandParts::read(&format!("A=b >out {command}"));
+        let is_hidden = parts.find(pattern).is_some() && prefixed.is_ok_and(|parts| parts.find(pattern).is_none());
+        assert!(!is_hidden, "{pattern} is hidden");
+    }
 }
 
 fn events_of_model(bytes: &[u8]) {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test")]
 
 mod board;
+mod denied_commands;
 mod files;
 mod harness;
 mod mail;
