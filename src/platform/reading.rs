@@ -4,8 +4,9 @@
 //! Brigade reads such files only through this module, or through the checked calls of [`super`]. A file is opened
 //! first, without following links or waiting, and then checked by its handle, so that it cannot be exchanged in between.
 
-use std::fs::{File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, DirEntry, File, FileType, Metadata, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path};
 
@@ -81,13 +82,80 @@ pub fn read_text(path: &Path, accept: AllowedKinds<'_>, bytes_max: u64) -> io::R
 /// # Errors
 /// `FileTooLarge` if it has more than `bytes_max` bytes, and errors of the system.
 pub fn read_all(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    check_size(&file, bytes_max)?;
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        let text = format!("it has more than {bytes_max} bytes, which is the limit");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        return Err(too_large(bytes_max, "bytes"));
     }
     Ok(bytes)
+}
+
+/// The limits of a file that is read line by line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineLimits {
+    /// The longest line, in bytes.
+    pub line_bytes_max: u64,
+    /// The most lines.
+    pub lines_max: u64,
+    /// The largest file, in bytes.
+    pub file_bytes_max: u64,
+}
+
+/// Reads a file line by line until `visit` breaks, and returns its value; `None` at the end of the file. A line has no line end.
+///
+/// # Errors
+/// As [`open`], and `FileTooLarge` at the first limit that the file passes. The text names the limit.
+pub fn read_lines<B>(
+    path: &Path,
+    accept: AllowedKinds<'_>,
+    limits: LineLimits,
+    mut visit: impl FnMut(&[u8]) -> ControlFlow<B>,
+) -> io::Result<Option<B>> {
+    let file = open(path, accept)?;
+    check_size(&file, limits.file_bytes_max)?;
+    // A file that grows meanwhile is read up to the limit.
+    let mut reader = BufReader::with_capacity(64 * 1024, file.take(limits.file_bytes_max));
+    let mut line = Vec::new();
+    let mut lines_left = limits.lines_max;
+    loop {
+        line.clear();
+        if reader.by_ref().take(limits.line_bytes_max.saturating_add(1)).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        lines_left = lines_left.checked_sub(1).ok_or_else(|| too_large(limits.lines_max, "lines"))?;
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        if text.len() as u64 > limits.line_bytes_max {
+            return Err(too_large(limits.line_bytes_max, "bytes in one line"));
+        }
+        if let ControlFlow::Break(value) = visit(text) {
+            return Ok(Some(value));
+        }
+    }
+}
+
+/// Returns the entries of a folder.
+///
+/// # Errors
+/// `FileTooLarge` if it has more than `entries_max`, and errors of the system.
+pub fn list(folder: &Path, entries_max: usize) -> io::Result<Vec<DirEntry>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        if found.len() == entries_max {
+            return Err(too_large(entries_max as u64, "entries"));
+        }
+        found.push(entry?);
+    }
+    Ok(found)
+}
+
+/// Refuses a plain file by its size, before anything is read. The holes of a sparse file count.
+fn check_size(file: &File, bytes_max: u64) -> io::Result<()> {
+    if file.metadata()?.len() > bytes_max { Err(too_large(bytes_max, "bytes")) } else { Ok(()) }
+}
+
+fn too_large(limit: u64, unit: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} {unit}, which is the limit"))
 }
 
 /// An open file that is certainly a plain one.
@@ -179,4 +247,55 @@ fn stays_below(path: &Path) -> bool {
         Component::CurDir => true,
         Component::RootDir | Component::Prefix(_) => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LineLimits = LineLimits { line_bytes_max: 4, lines_max: 3, file_bytes_max: 12 };
+
+    /// Reads a file with this content, and returns its lines joined by `|`, or the error.
+    fn lines_of(content: &[u8]) -> Result<String, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, content).unwrap();
+        let mut lines = Vec::new();
+        let read = read_lines(&path, AllowedKinds::FilesHere, LIMITS, |line| {
+            lines.push(String::from_utf8_lossy(line).into_owned());
+            ControlFlow::<()>::Continue(())
+        });
+        read.map(|_| lines.join("|")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn lines_are_read_up_to_each_limit() {
+        assert_eq!(lines_of(b"").unwrap(), "");
+        assert_eq!(lines_of(b"abcd\n\nef").unwrap(), "abcd||ef");
+        assert_eq!(lines_of(b"abcde\n").unwrap_err(), "it has more than 4 bytes in one line, which is the limit");
+        assert_eq!(lines_of(b"a\nb\nc\nd\n").unwrap_err(), "it has more than 3 lines, which is the limit");
+        assert_eq!(lines_of(b"abcd\nabcd\nabcd\n").unwrap_err(), "it has more than 12 bytes, which is the limit");
+    }
+
+    #[test]
+    fn sparse_file_is_refused_before_reading() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        File::create(&path).unwrap().set_len(60 << 30).unwrap();
+        let limits = LineLimits { line_bytes_max: 1 << 40, lines_max: u64::MAX, file_bytes_max: 1 << 30 };
+        let visit = |_: &[u8]| ControlFlow::Break(());
+        let refused = read_lines(&path, AllowedKinds::FilesHere, limits, visit).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(read(&path, AllowedKinds::FilesHere, 1 << 30).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn folder_is_listed_up_to_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a", "b"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(list(folder.path(), 2).unwrap().len(), 2);
+        assert_eq!(list(folder.path(), 1).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
 }
