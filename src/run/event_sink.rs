@@ -13,8 +13,11 @@ use crate::domain::snapshot::MemberSnapshot;
 use crate::domain::task::Task;
 
 /// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted.
-/// The queue therefore holds at most this many, and the few that each agent sends between two such starts.
+/// The queue therefore holds at most this many, and the few that each agent sends between two such starts. A message with a long text
+/// counts as several.
 const MESSAGES_WAITING_MAX: usize = 8192;
+/// The bytes of text that count as one message.
+const BYTES_PER_MESSAGE: usize = 4096;
 
 /// Texts that [`EventSink::warn_once`] remembers.
 const WARNED_ONCE_MAX: usize = 100;
@@ -33,6 +36,21 @@ pub(super) enum RecorderMessage {
     Team(Vec<MemberSnapshot>),
     /// Confirms when everything before it is written.
     Flush(oneshot::Sender<()>),
+}
+
+impl RecorderMessage {
+    /// Returns the number of messages as which it counts.
+    pub fn weight(&self) -> usize {
+        let text_bytes = match self {
+            Self::Event(event) => match &event.kind {
+                EventKind::Said { text, .. } | EventKind::Warning { text, .. } => text.len(),
+                _ => 0,
+            },
+            Self::Task(task, _) => task.description.len(),
+            Self::Board | Self::Team(_) | Self::Flush(_) => 0,
+        };
+        1 + text_bytes / BYTES_PER_MESSAGE
+    }
 }
 
 /// Sends messages to the recorder. Cheap to clone. After the recorder has ended, messages are dropped.
@@ -77,7 +95,7 @@ impl EventQueue {
         self.state.is_board_queued.store(false, Ordering::Release);
     }
 
-    /// Makes room for as many messages as were processed.
+    /// Makes room for as many messages as were processed, by their weight.
     pub fn release(&self, messages: usize) {
         self.state.waiting.fetch_sub(messages, Ordering::Relaxed);
         self.state.has_capacity.notify_waiters();
@@ -86,7 +104,7 @@ impl EventQueue {
 
 impl EventSink {
     fn send(&self, message: RecorderMessage) -> bool {
-        self.state.waiting.fetch_add(1, Ordering::Relaxed);
+        self.state.waiting.fetch_add(message.weight(), Ordering::Relaxed);
         self.sender.send(message).is_ok()
     }
 
@@ -164,5 +182,25 @@ impl EventSink {
         if self.send(RecorderMessage::Flush(done)) {
             let _ = tokio::time::timeout(FLUSH_TIMEOUT, written).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn long_texts_fill_queue() {
+        let (sink, mut queue) = event_queue();
+        let has_capacity = || tokio::time::timeout(Duration::from_secs(1), sink.wait_for_capacity());
+        for _ in 0..32 {
+            assert!(has_capacity().await.is_ok());
+            sink.warn("alice", "x".repeat(1024 * 1024));
+        }
+        assert!(has_capacity().await.is_err(), "32 MiB wait");
+        let mut batch = Vec::new();
+        assert!(queue.receive(&mut batch, 256).await && batch.len() == 32);
+        queue.release(batch.iter().map(RecorderMessage::weight).sum());
+        assert!(has_capacity().await.is_ok());
     }
 }

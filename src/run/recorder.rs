@@ -100,7 +100,7 @@ impl Recorder {
         let mut batch = Vec::new();
         while queue.receive(&mut batch, MESSAGES_PER_APPEND_MAX).await {
             let mut waiting = Vec::new();
-            let batch_len = batch.len();
+            let weight = batch.iter().map(RecorderMessage::weight).sum();
             for message in batch.drain(..) {
                 match message {
                     RecorderMessage::Event(event) => self.record_event(*event),
@@ -114,7 +114,7 @@ impl Recorder {
                 }
             }
             self.write().await;
-            queue.release(batch_len);
+            queue.release(weight);
             for done in waiting {
                 let _ = done.send(());
             }

@@ -13,6 +13,9 @@ use crate::secrets::StreamMasker;
 /// The number of chunks by which a front end can be late before it misses some.
 pub const CHUNKS_BEHIND_MAX: usize = 1024;
 
+/// The longest piece of text, in bytes. The rest of a longer one is left out; the event log has it.
+const TEXT_BYTES_MAX: usize = 16 * 1024;
+
 /// A piece of an answer, or a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamChunk {
@@ -77,7 +80,8 @@ impl OutputBroadcast {
 
     fn send_text(&self, teammate: &Arc<str>, text: &[u8]) {
         if !text.is_empty() {
-            self.send(teammate, StreamEvent::Text(String::from_utf8_lossy(text).into_owned()));
+            let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)]).into_owned();
+            self.send(teammate, StreamEvent::Text(text));
         }
     }
 

@@ -19,6 +19,8 @@ const SCRIPT_BYTES_MAX: usize = 128 * 1024 - 256;
 
 /// The most bytes that [`Sandbox::output_of`] returns.
 const SHORT_OUTPUT_BYTES_MAX: u64 = 64 * 1024;
+/// The most bytes of a guard's messages that are read. At level off, its command can write there too.
+const GUARD_OUTPUT_BYTES_MAX: u64 = 64 * 1024;
 
 /// The level of confinement, and the reason if it is not the strictest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,7 +219,9 @@ impl Sandbox {
         std::thread::spawn(move || {
             let mut output = Vec::new();
             let read = stdout.take(SHORT_OUTPUT_BYTES_MAX).read_to_end(&mut output);
-            let last = BufReader::new(stderr).lines().map_while(Result::ok).last().unwrap_or_default();
+            let mut messages = Vec::new();
+            let _ = stderr.take(GUARD_OUTPUT_BYTES_MAX).read_to_end(&mut messages);
+            let last = String::from_utf8_lossy(&messages).lines().next_back().unwrap_or_default().to_owned();
             // The receiver is gone after a timeout.
             let _ = sender.send(read.map(|_| (last, output)));
         });
@@ -249,7 +253,7 @@ fn first_message(mut prepared: PreparedCommand) -> io::Result<GuardMessage> {
     if let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) {
         // If the guard ends without reading, its stderr has the reason.
         let _ = stdin.write_all(&prepared.encoded_spec);
-        BufReader::new(stderr).read_line(&mut line)?;
+        BufReader::new(stderr).take(GUARD_OUTPUT_BYTES_MAX).read_line(&mut line)?;
     }
     child.wait()?;
     Ok(GuardMessage::parse(&line))

@@ -13,6 +13,8 @@ use crate::ports::{Durability, RepositoryError};
 const FOLDER: &str = "brigade-objects";
 /// The most invalid objects that are reported. The search stops there.
 const PROBLEMS_MAX: usize = 20;
+/// The most loose objects. Git itself packs a repository above some thousand.
+const LOOSE_OBJECTS_MAX: usize = 1_000_000;
 /// The files of a pack. Git sees the pack when the last one exists.
 const ENDS: [&str; 3] = ["rev", "pack", "idx"];
 
@@ -126,6 +128,10 @@ impl TeamBranch {
                 let rest = file.file_name().to_string_lossy().into_owned();
                 if is_hex(&rest) {
                     ids.push(format!("{start}{rest}\n"));
+                }
+                if ids.len() > LOOSE_OBJECTS_MAX {
+                    let reason = format!("it has more than {LOOSE_OBJECTS_MAX} loose objects; pack them: git gc");
+                    return Err(failed("read", &objects, &reason));
                 }
             }
         }
