@@ -113,6 +113,8 @@ pub enum TurnOutcome {
     /// The attempt has failed, for this reason: the length limit cut off several answers in a row, or the context cannot be made
     /// short enough for the model.
     AttemptFailed(String),
+    /// The agent passed a limit of its attempt, or its program keeps ending. The attempt has failed, for this reason.
+    AgentFailed(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
     /// The agent's program ended before its model answered. The next turn continues.

@@ -7,6 +7,8 @@ use crate::domain::transcript::{Block, MessageRecord, PromptKind, Record, Role, 
 pub struct PromptTracker {
     /// The model has not answered since the last message that asks for an answer.
     is_answer_due: bool,
+    /// The number of messages that ask for an answer since the transcript was loaded.
+    prompts: u64,
     /// The model's last text since the last goal or request for a report.
     last_text: Option<String>,
     /// The number of texts since the transcript was loaded.
@@ -29,6 +31,7 @@ impl PromptTracker {
     pub fn track(&mut self, message: &MessageRecord) {
         self.track_loaded(message);
         self.is_answer_due |= message.prompt.is_some();
+        self.prompts += u64::from(message.prompt.is_some());
         self.new_texts += u64::from(message.role == Role::Assistant && text_of(message).is_some());
     }
 
@@ -53,6 +56,11 @@ impl PromptTracker {
     /// Returns true if the model has not answered a prompt.
     pub fn has_unanswered(&self) -> bool {
         self.is_answer_due
+    }
+
+    /// Returns the number of messages that ask for an answer since the transcript was loaded.
+    pub fn count(&self) -> u64 {
+        self.prompts
     }
 
     /// Returns the model's last text since the last goal or request for a report.

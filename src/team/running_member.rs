@@ -253,7 +253,9 @@ impl RunningMember {
                 self.status.borrow().error.as_ref().map(|error| match error {
                     MemberError::ModelOutOfReach(reason) => format!("{model} {reason}"),
                     MemberError::WrongModelSetting(reason) => format!("{model}: {reason}"),
-                    MemberError::Model(reason) | MemberError::Workspace(reason) => reason.clone(),
+                    MemberError::Agent(reason) | MemberError::Model(reason) | MemberError::Workspace(reason) => {
+                        reason.clone()
+                    }
                 })
             }
         }

@@ -14,6 +14,8 @@ use crate::domain::waiting_for::WaitingFor;
 const MODEL_WAIT_FIRST: Duration = Duration::from_secs(15);
 /// The first wait after a failure of tools or workspace. Each further wait is twice as long.
 const HARNESS_WAIT_FIRST: Duration = Duration::from_secs(2);
+/// The number of failures of its agent in a row after which the error is permanent.
+const AGENT_FAILURES_MAX: u32 = 3;
 /// The longest wait, unless the provider demands a longer one.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// The number of failures of tools or workspace without a finished task after which the error is permanent.
@@ -28,6 +30,8 @@ pub enum MemberError {
     WrongModelSetting(String),
     /// Another permanent error of its model. It lasts until a retry.
     Model(String),
+    /// Its agent failed several attempts in a row by itself, or left its prompts without an answer. It lasts until a retry.
+    Agent(String),
     /// A permanent error of its tools or workspace. It lasts until a retry.
     Workspace(String),
 }
@@ -38,6 +42,7 @@ impl MemberError {
         let (Self::ModelOutOfReach(reason)
         | Self::WrongModelSetting(reason)
         | Self::Model(reason)
+        | Self::Agent(reason)
         | Self::Workspace(reason)) = self;
         reason
     }
@@ -87,6 +92,12 @@ pub(super) struct BackOff {
     turn_started_at: Option<Instant>,
     model_failures: u32,
     harness_failures: u32,
+    /// The failures of its agent since the last finished task or answered prompt.
+    agent_failures: u32,
+    /// The number of the last prompt that started work without a task; `None` before the first one.
+    prompt_started: Option<u64>,
+    /// True if this prompt starts work again, because a failure ended that work.
+    is_prompt_due: bool,
     /// The last error, for the next holder of its task.
     last_error: String,
 }
@@ -156,6 +167,7 @@ impl BackOff {
     /// Begins the wait for the end of a quota window. It is no failure of the model.
     pub fn begin_quota_wait(&mut self, until: UnixMs, now: UnixMs) {
         let text = format!("quota until {}", until.to_clock_or_date(now));
+        self.repeat_prompt();
         self.error = None;
         self.last_error.clone_from(&text);
         self.begin_wait(text, until.since(now));
@@ -191,6 +203,53 @@ impl BackOff {
     /// Records that a task was finished.
     pub fn record_finished_task(&mut self) {
         self.harness_failures = 0;
+        self.agent_failures = 0;
+    }
+
+    /// Records that its agent did its work without a task, and left no prompt without an answer.
+    pub fn record_answered_prompts(&mut self) {
+        self.agent_failures = 0;
+    }
+
+    /// Records a failure of its agent. Begins a wait, or a permanent error after too many in a row. Returns true if it is permanent.
+    pub fn record_agent_failure(&mut self, reason: &str) -> bool {
+        self.agent_failures += 1;
+        self.is_prompt_due = true;
+        self.set_last_error(reason);
+        let is_permanent = self.agent_failures >= AGENT_FAILURES_MAX;
+        if is_permanent {
+            self.error = Some(MemberError::Agent(format!("{reason} ({AGENT_FAILURES_MAX} failures in a row)")));
+        } else {
+            self.begin_wait(
+                format!("its agent: {reason}"),
+                exponential_backoff(HARNESS_WAIT_FIRST, self.agent_failures, WAIT_MAX),
+            );
+        }
+        is_permanent
+    }
+
+    /// Lets the last prompt start work again after the failure of its model, its tools or its workspace.
+    fn repeat_prompt(&mut self) {
+        self.is_prompt_due = true;
+    }
+
+    /// Records that the prompt with this number is to start work without a task. Returns true if it has not started any before.
+    pub fn begin_prompt(&mut self, number: u64) -> bool {
+        let is_new = self.prompt_started.replace(number) != Some(number);
+        if is_new {
+            self.is_prompt_due = false;
+        }
+        is_new
+    }
+
+    /// Returns true if the last prompt starts work again.
+    pub fn is_prompt_due(&self) -> bool {
+        self.is_prompt_due
+    }
+
+    /// Begins that work, unless a wait or an error keeps the teammate from it. Returns true if it may begin.
+    pub fn take_due_prompt(&mut self) -> bool {
+        self.can_work() && std::mem::take(&mut self.is_prompt_due)
     }
 
     /// Records a temporary model failure, and begins a wait. After `outage_max` without an answer, the model is out of reach. Returns
@@ -203,6 +262,7 @@ impl BackOff {
         now: UnixMs,
     ) -> bool {
         self.model_failures += 1;
+        self.repeat_prompt();
         let since = self.outage_start(outage_max);
         let outage = since.elapsed();
         let mut own_wait = exponential_backoff(MODEL_WAIT_FIRST, self.model_failures, WAIT_MAX);
@@ -242,6 +302,7 @@ impl BackOff {
     /// Records a model failure that lasts until a retry.
     pub fn record_permanent_model_failure(&mut self, reason: &str, kind: ModelFailureKind) {
         self.model_failures += 1;
+        self.repeat_prompt();
         self.set_last_error(reason);
         let is_setting = kind == ModelFailureKind::WrongSetting;
         let error = if is_setting { MemberError::WrongModelSetting } else { MemberError::Model };
@@ -251,6 +312,7 @@ impl BackOff {
     /// Records a failure of tools or workspace. Begins a wait, or a permanent error after too many.
     pub fn record_harness_failure(&mut self, reason: &str) {
         self.harness_failures += 1;
+        self.repeat_prompt();
         self.set_last_error(reason);
         self.error = None;
         if self.harness_failures >= HARNESS_FAILURES_MAX {
@@ -349,6 +411,27 @@ mod tests {
         assert_eq!(back_off.waiting_for(), Some(WaitingFor::Model("no such model".to_owned())));
         back_off.retry();
         assert!(back_off.can_work());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_failures_in_a_row_become_permanent() {
+        let mut back_off = BackOff::default();
+        assert!(back_off.begin_prompt(1) && !back_off.begin_prompt(1) && !back_off.take_due_prompt());
+        assert!(!back_off.record_agent_failure("no answer"));
+        assert!(back_off.is_prompt_due() && !back_off.take_due_prompt(), "it waits first");
+        tokio::time::advance(HARNESS_WAIT_FIRST).await;
+        assert!(back_off.take_due_prompt() && !back_off.take_due_prompt(), "once after each failure");
+        back_off.record_answered_prompts();
+        for _ in 1..AGENT_FAILURES_MAX {
+            assert!(!back_off.record_agent_failure("no answer"));
+        }
+        assert!(back_off.record_agent_failure("no answer"));
+        tokio::time::advance(WAIT_MAX).await;
+        assert!(!back_off.can_work() && !back_off.take_due_prompt());
+        assert_eq!(back_off.waiting_for(), Some(WaitingFor::Model("no answer (3 failures in a row)".to_owned())));
+        back_off.retry();
+        assert!(back_off.take_due_prompt());
+        assert!(back_off.begin_prompt(2), "another prompt");
     }
 
     #[tokio::test(start_paused = true)]

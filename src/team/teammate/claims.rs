@@ -180,6 +180,13 @@ pub(super) fn stop_reason(host: &AgentHost, work_gate: WorkGate) -> String {
     }
 }
 
+/// Tells the lead that its agent is not started again.
+pub(super) async fn notify_lead_of_agent(host: &AgentHost, reason: &str) {
+    if host.name() != LEAD {
+        host.tell_lead(format!("My agent failed again and is not started any more: {reason}.")).await;
+    }
+}
+
 /// Tells the lead that its model gave no answer. A member that fails with a claim releases it.
 pub(super) async fn notify_lead_of_model(host: &AgentHost, claim: Option<ClaimRef>, reason: &str) {
     if host.name() != LEAD {

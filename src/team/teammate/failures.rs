@@ -1,9 +1,9 @@
-//! Failures of a teammate's model, tools and workspace.
+//! Failures of a teammate's model, agent, tools and workspace.
 
 use std::sync::Arc;
 
 use super::{Teammate, claims};
-use crate::agents::ModelFailureKind;
+use crate::agents::{ModelFailureKind, TurnOutcome};
 use crate::domain::phase::{Phase, PhaseEvent};
 
 impl Teammate {
@@ -56,6 +56,52 @@ impl Teammate {
             claims::notify_lead_of_model(&self.host, self.control.phase.claim(), reason).await;
         }
         PhaseEvent::ModelFailed
+    }
+
+    /// Records that its model answered, if it did.
+    pub(super) fn record_answer(&mut self, outcomes: &[TurnOutcome]) {
+        let has_no_answer = |outcome: &TurnOutcome| {
+            matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded)
+        };
+        if outcomes.iter().any(has_no_answer) {
+            return;
+        }
+        self.back_off.record_answer();
+        let has_ended = outcomes.contains(&TurnOutcome::Event(PhaseEvent::WorkEnded));
+        if has_ended && self.control.phase.claim().is_none() && !self.host.conversation.prompts.has_unanswered() {
+            self.back_off.record_answered_prompts();
+        }
+    }
+
+    /// Records a failure of its agent, unless the teammate is stopping. Tells the lead when it becomes permanent.
+    pub(super) async fn agent_failed(&mut self, reason: &str) {
+        if matches!(self.control.phase, Phase::Stopping { .. }) {
+            return;
+        }
+        self.host.services.events.warn(self.host.name(), format!("its agent failed: {reason}"));
+        if self.back_off.record_agent_failure(reason) {
+            claims::notify_lead_of_agent(&self.host, reason).await;
+        }
+    }
+
+    /// Returns the events of an idle teammate whose agent has not answered a prompt. A new prompt starts work. One that started work
+    /// before counts as a failure, and starts work again after the wait, unless a task comes first.
+    pub(super) async fn unanswered_prompt(&mut self) -> Option<PhaseEvent> {
+        if self.back_off.begin_prompt(self.host.conversation.prompts.count()) {
+            return Some(PhaseEvent::Mail);
+        }
+        if !self.back_off.is_prompt_due() {
+            self.agent_failed("it ended its work without an answer to its mail").await;
+            self.report();
+        }
+        None
+    }
+
+    /// Lets the prompt that is due start work if there was no task to claim.
+    pub(super) fn prompt_after_claim(&mut self, events: Vec<PhaseEvent>) -> Vec<PhaseEvent> {
+        let is_unused = self.control.phase.is_idle() && events == [PhaseEvent::NothingFound];
+        let may_answer = self.host.conversation.prompts.has_unanswered() && self.work_gate().read_mail;
+        if is_unused && may_answer && self.back_off.take_due_prompt() { vec![PhaseEvent::Mail] } else { events }
     }
 
     /// Begins to wait if the quota of its account is used up.

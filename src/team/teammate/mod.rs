@@ -119,7 +119,10 @@ impl Teammate {
             Effect::CompleteByEvidence => return self.run_turn(TurnKind::Completion).await,
             Effect::CheckEvidence { claim, is_ending } => return Ok(self.check_evidence(claim, is_ending).await),
             Effect::ReadInbox => return self.read_inbox().await,
-            Effect::ClaimNext => return self.claim_next().await,
+            Effect::ClaimNext => {
+                let events = self.claim_next().await?;
+                return Ok(self.prompt_after_claim(events));
+            }
             Effect::Remind => claims::remind(&mut self.host).await?,
             Effect::NotifyClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
@@ -157,6 +160,10 @@ impl Teammate {
                 }
                 TurnOutcome::AttemptFailed(reason) => {
                     self.back_off.set_last_error(reason);
+                    events.push(PhaseEvent::AttemptFailed);
+                }
+                TurnOutcome::AgentFailed(reason) => {
+                    self.agent_failed(&reason).await;
                     events.push(PhaseEvent::AttemptFailed);
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.control.requests.shutdown = Some(request_id),
@@ -291,8 +298,9 @@ impl Teammate {
             return Ok(events);
         }
         let has_unanswered = self.host.conversation.prompts.has_unanswered();
-        if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
-            events.push(PhaseEvent::Mail);
+        if has_unanswered && !events.contains(&PhaseEvent::StopRequested) {
+            events.retain(|event| *event != PhaseEvent::Mail);
+            events.extend(self.unanswered_prompt().await);
         }
         Ok(events)
     }
@@ -417,6 +425,9 @@ impl Teammate {
         }
         self.back_off.record_turn_start();
         let (interruption, outcomes) = self.run_part(kind).await?;
+        if kind == TurnKind::Turn {
+            self.record_answer(&outcomes);
+        }
         self.handle_turn_end(interruption, outcomes).await
     }
 
@@ -447,11 +458,6 @@ impl Teammate {
         interruption: Interruption,
         outcomes: Vec<TurnOutcome>,
     ) -> Result<Vec<PhaseEvent>, AgentError> {
-        let has_no_answer =
-            |outcome: &TurnOutcome| matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentEnded);
-        if !outcomes.iter().any(has_no_answer) {
-            self.back_off.record_answer();
-        }
         let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
         if interruption.is_aborted || interruption.must_read_mail {
             let mut events = self.handle_outcomes(outcomes).await?;
