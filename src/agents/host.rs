@@ -30,6 +30,7 @@ use crate::run::progress::{Activity, Progress};
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::Sandbox;
 use crate::service::approvals::TURN_INTERRUPTED;
+use crate::service::attempt_quota::AttemptLimit;
 use crate::service::messages::Outbox;
 use crate::service::step::Step;
 use crate::tools::{ToolContext, ToolEffect, ToolError};
@@ -212,6 +213,9 @@ impl AgentHost {
     /// Records the result of a call.
     pub async fn record_result(&mut self, id: String, text: String, is_error: bool) -> Result<(), AgentError> {
         let result = Block::ToolResult { tool_use_id: id, content: text, is_error };
+        if !self.count_record(std::slice::from_ref(&result)) {
+            return Ok(());
+        }
         let message = self.message_with_claim(Role::User, vec![result]);
         Ok(self.conversation.record(message).await?)
     }
@@ -228,13 +232,37 @@ impl AgentHost {
     /// Records the start of a turn.
     pub(crate) fn begin_turn(&mut self, turn_count: TurnCount) {
         self.turn_count = turn_count;
-        if let Some(claim) = self.turn_control.claim() {
-            self.context.caller.attempt_log.begin_turn(claim);
+        match self.turn_control.claim() {
+            Some(claim) => self.context.caller.attempt_log.begin_turn(claim),
+            None if turn_count.turn == 1 => self.context.caller.attempt_quota.begin_without_task(),
+            None => {}
         }
     }
 
-    /// Records an answer of the agent. Its texts become events, and the last words of its attempt.
+    /// Counts a record of the attempt. Returns false if it is too long to be made.
+    fn count_record(&self, content: &[Block]) -> bool {
+        let bytes = serde_json::to_vec(content).map_or(0, |json| json.len());
+        let limit = self.context.caller.attempt_quota.add_record(self.turn_control.claim(), bytes);
+        !matches!(limit, Err(AttemptLimit::RecordBytes(_)))
+    }
+
+    /// Returns true if the attempt has passed a limit.
+    pub(super) fn has_passed_limit(&self) -> bool {
+        self.context.caller.attempt_quota.passed(self.turn_control.claim()).is_some()
+    }
+
+    /// Returns the outcome of an attempt that has passed a limit. Its context ends, so that the transcript can be archived.
+    pub(super) async fn limit_outcome(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
+        let Some(limit) = self.context.caller.attempt_quota.passed(self.turn_control.claim()) else { return Ok(None) };
+        self.reset_conversation().await?;
+        Ok(Some(TurnOutcome::AgentFailed(limit.to_string())))
+    }
+
+    /// Records an answer of the agent. Its texts become events, and the last words of its attempt. A record that is too long is not made.
     pub(super) async fn record_answer(&mut self, content: &[Block], usage: Option<Usage>) -> Result<(), AgentError> {
+        if !self.count_record(content) {
+            return Ok(());
+        }
         let message = self.message_with_claim(Role::Assistant, content.to_vec());
         self.conversation.record(MessageRecord { usage, ..message }).await?;
         let texts: Vec<&str> =

@@ -3,7 +3,7 @@
 //! | use case | module |
 //! |---|---|
 //! | complete a task: commit, review, verify and merge | `completion`, `review`, `verify`, `merge` |
-//! | record what an agent did in its attempt | `attempt_log` |
+//! | record what an agent did in its attempt, and limit it | `attempt_log`, `attempt_quota` |
 //! | send a message | `messages` |
 //! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
 //! | add a task, import a plan | `task_creation`, `plan_import` |
@@ -27,6 +27,7 @@ use crate::ports::{RepositoryError, StoreError};
 pub mod agent_process;
 pub mod approvals;
 pub mod attempt_log;
+pub mod attempt_quota;
 pub mod board_socket;
 pub mod claims;
 pub mod command;

@@ -28,6 +28,7 @@ use crate::domain::team_spec::{AgentKind, MEMBERS_MAX, MemberSpec, ModelSpec};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::run::progress::Progress;
 use crate::service::attempt_log::AttemptLog;
+use crate::service::attempt_quota::AttemptQuota;
 use crate::service::command::CommandRegistry;
 use crate::tools::table::ToolUser;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, WorkingDir};
@@ -234,6 +235,7 @@ impl Supervisor {
                 todos: Arc::default(),
                 attempt_log: AttemptLog::default(),
                 permissions: spec.permissions.clone(),
+                attempt_quota: AttemptQuota::default(),
             },
             working_dir: WorkingDir::new(
                 services.work_folder().to_owned(),

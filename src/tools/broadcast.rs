@@ -29,6 +29,7 @@ impl TypedTool for Broadcast {
             if member.is_same(sender.name.as_str()) || member.is_reserved() {
                 continue;
             }
+            context.count_message()?;
             let outcome =
                 outbox.send_from_member(&sender, member.as_str(), MessageType::Broadcast, &self.content).await;
             match outcome.map_err(ToolError::from) {

@@ -58,6 +58,7 @@ use crate::domain::transition::Actor;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec, WorkInspector};
 use crate::sandbox::Sandbox;
 use crate::service::attempt_log::AttemptLog;
+use crate::service::attempt_quota::{AttemptLimit, AttemptQuota};
 use crate::service::command::{CommandContext, CommandOutcome, CommandRegistry};
 use crate::service::completion::{CompletionGate, WorkPlace};
 use crate::service::merge::TaskWorktree;
@@ -197,6 +198,12 @@ impl From<ServiceError> for ToolError {
     }
 }
 
+impl From<AttemptLimit> for ToolError {
+    fn from(limit: AttemptLimit) -> Self {
+        Self::Recoverable(limit.to_string())
+    }
+}
+
 impl From<SendError> for ToolError {
     fn from(error: SendError) -> Self {
         match error {
@@ -245,6 +252,8 @@ pub struct Caller {
     pub attempt_log: AttemptLog,
     /// Its rules. Search tools leave out the files that it may not read.
     pub permissions: Permissions,
+    /// Limits what its agent leaves in its attempt.
+    pub attempt_quota: AttemptQuota,
 }
 
 /// The folder in which file tools and commands work, and what they may not do there.
@@ -323,6 +332,22 @@ impl ToolContext {
         if let Some(claim) = *self.caller.claim.borrow() {
             self.caller.attempt_log.record_work(claim);
         }
+    }
+
+    /// Counts a task that the caller is about to create.
+    ///
+    /// # Errors
+    /// Its attempt has created too many.
+    fn count_task(&self) -> Result<(), ToolError> {
+        Ok(self.caller.attempt_quota.add_task(*self.caller.claim.borrow())?)
+    }
+
+    /// Counts a message that the caller is about to send.
+    ///
+    /// # Errors
+    /// Its attempt has sent too many.
+    fn count_message(&self) -> Result<(), ToolError> {
+        Ok(self.caller.attempt_quota.add_message(*self.caller.claim.borrow())?)
     }
 
     /// Returns the outbox of the caller's messages.

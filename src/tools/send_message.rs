@@ -31,6 +31,7 @@ impl TypedTool for SendMessage {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("content", &self.content)?;
+        context.count_message()?;
         let (outbox, sender) = (context.outbox(), context.sender());
         outbox.send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
         let claim = *context.caller.claim.borrow();

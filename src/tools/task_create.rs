@@ -42,6 +42,7 @@ impl TypedTool for TaskCreate {
             priority: self.priority,
             ..NewTask::default()
         };
+        context.count_task()?;
         let created = add_task(context.stores.board.as_ref(), &actor(context), task).await?;
         Ok(ToolOutput::text(format!("created task {}: {}", created.id, created.subject)))
     }

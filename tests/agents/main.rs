@@ -11,6 +11,7 @@ mod testkit;
 
 mod endings;
 mod kills;
+mod limits;
 mod mixed;
 mod program;
 mod real;

@@ -510,3 +510,19 @@ async fn report_ends_the_work() {
     assert_eq!(harness.requests(), 2);
     harness.check_invariants().await;
 }
+
+/// An answer passes the limit of one record. It is not recorded, and its calls are not made.
+#[tokio::test]
+async fn answer_beyond_limit_fails_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, _| async {
+        let call = Block::ToolUse { id: "1".to_owned(), name: "nap".to_owned(), input: json!({}) };
+        answer(vec![Block::text("x".repeat(9 * 1024 * 1024)), call], StopReason::ToolUse)
+    });
+    let task = run_task(&harness, task(None)).await;
+    let reason = &task.failed_attempts.last().unwrap().reason;
+    assert!(reason.contains("bytes, and 8388608 is the limit"), "{reason}");
+    assert_eq!((task.status, harness.requests()), (TaskStatus::Failed, 1));
+    assert_eq!(harness.count(|event| matches!(event, EventKind::ToolStarted { .. })), 0);
+}

@@ -55,6 +55,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("team",   "domain",   "acts on what it decides"),
     ("team",   "platform", "free disk space"),
     ("team",   "service",  "approvals, merges, the goal's command"),
+    ("agents", "platform", "reads the files of external agents within limits"),
     ("agents", "run",      "records events, output, progress and usage"),
     ("agents", "tools",    "runs what models ask for"),
     ("agents", "service",  "worktrees, merges, the commands of a runbook"),

@@ -1,5 +1,6 @@
 //! Tasks through the tools: permissions, and the proof that a command gives for a completion.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use brigade::domain::event::EventKind;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
 use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::service::attempt_quota::{MESSAGES_MAX, TASKS_MAX};
 use brigade::service::task_creation::add_task;
 use brigade::stores::git::DriverOptions;
 use brigade::stores::git::inspection::GitWorkInspector;
@@ -277,6 +279,34 @@ async fn copy_of_held_task_is_refused() {
     let copy = NewTask { subject, description: "again".to_owned(), ..NewTask::default() };
     let person = Actor::new("human", ActorKind::Person);
     add_task(harness.stores.board.as_ref(), &person, copy).await.unwrap();
+}
+
+/// An agent that creates tasks or sends messages in a loop is refused at the limit of its attempt. The next attempt has its own.
+#[tokio::test]
+async fn tasks_of_one_attempt_are_limited() {
+    let harness = harness_with_claim(json!({})).await;
+    let task = |number: u32| json!({ "subject": format!("Part {number}"), "description": "" });
+    for number in 0..TASKS_MAX {
+        harness.alice.expect_text("task_create", task(number)).await;
+    }
+    let refused = harness.alice.expect_refusal("task_create", task(TASKS_MAX)).await;
+    assert!(refused.contains("an attempt creates at most 500 tasks"), "{refused}");
+    let message = json!({ "to": "bob", "content": "again" });
+    let mut sent = 0;
+    let refused = loop {
+        match harness.alice.call("send_message", message.clone()).await {
+            Ok(_) => sent += 1,
+            Err(error) => break error.to_string(),
+        }
+        // His inbox has a limit too.
+        let taken = harness.stores.mailbox.take("bob", &HashSet::new()).await.unwrap();
+        let keys: HashSet<String> = taken.into_iter().map(|delivery| delivery.key).collect();
+        harness.stores.mailbox.settle("bob", &keys).await.unwrap();
+    };
+    assert!(sent == MESSAGES_MAX && refused.contains("at most 1000 messages"), "{sent}: {refused}");
+    harness.bob.expect_text("task_create", task(TASKS_MAX)).await;
+    harness.alice.holding.send_replace(Some(ClaimRef { task: TaskId(2), attempt: 1 }));
+    harness.alice.expect_text("task_create", task(TASKS_MAX + 1)).await;
 }
 
 #[tokio::test]

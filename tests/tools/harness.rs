@@ -16,6 +16,7 @@ use brigade::domain::team_spec::ToolLimits;
 use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
 use brigade::service::attempt_log::AttemptLog;
+use brigade::service::attempt_quota::AttemptQuota;
 use brigade::service::command::CommandRegistry;
 use brigade::stores::memory;
 use brigade::tools::table::all_tools;
@@ -148,6 +149,7 @@ fn member(
             todos: Arc::default(),
             attempt_log: AttemptLog::default(),
             permissions: Permissions::default(),
+            attempt_quota: AttemptQuota::default(),
         },
         stores: stores.clone(),
         work_inspector: None,

@@ -46,6 +46,7 @@ pub(super) enum SkipReason {
     WorkEnded,
     Stopping,
     HarnessFailed,
+    LimitPassed,
 }
 
 impl SkipReason {
@@ -64,6 +65,7 @@ impl SkipReason {
             Self::Aborted => "Not called: the turn was aborted.",
             Self::WorkEnded => "Not called: your previous call ended your work.",
             Self::Stopping => "Not called: you agreed to stop.",
+            Self::LimitPassed => "Not called: your attempt has passed a limit.",
             Self::HarnessFailed => "Not called: the previous call failed because of an error outside your work.",
         }
     }
@@ -127,7 +129,8 @@ impl Turn<'_> {
             let skip = call
                 .skip
                 .or_else(|| SkipReason::of_level(self.host.turn_control.level()))
-                .or_else(|| outcomes.iter().find_map(SkipReason::after_outcome));
+                .or_else(|| outcomes.iter().find_map(SkipReason::after_outcome))
+                .or_else(|| self.host.has_passed_limit().then_some(SkipReason::LimitPassed));
             let mut result = match skip {
                 Some(reason) => CallResult::not_made(reason.text()),
                 None => self.run_or_refuse_call(&call).await?,

@@ -124,6 +124,9 @@ impl Turn<'_> {
         }
         move_reports_last(&mut response.content, &response.stop);
         self.host.record_answer(&response.content, response.usage.filter(|usage| usage.total() > 0)).await?;
+        if let Some(outcome) = self.host.limit_outcome().await? {
+            return Ok(vec![outcome]);
+        }
         let text: String = response.content.iter().filter_map(Block::as_text).collect();
         let calls = calls_of(response.content, &response.stop);
         let continues = match response.stop {
@@ -140,6 +143,11 @@ impl Turn<'_> {
         let has_whole_call = calls.iter().any(|call| call.skip.is_none());
         let failure_reason = self.record_truncated(is_truncated, has_whole_call);
         let mut outcomes = self.run_calls(calls).await?;
+        if !outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished))
+            && let Some(outcome) = self.host.limit_outcome().await?
+        {
+            return Ok(vec![outcome]);
+        }
         // After cut words or a cut report, verify decides: the agent could write without end.
         let is_over = (is_cut_text || is_cut_report) && self.can_verify().await?;
         if !is_over && let Some(reason) = failure_reason {

@@ -88,7 +88,10 @@ impl AgentConnection {
                 Some(event) => return Some(event),
                 None => tokio::select! {
                     biased;
-                    line = self.process.next_line() => self.events.extend(self.protocol.read(&line?)),
+                    line = self.process.next_line() => match line? {
+                        Ok(line) => self.events.extend(self.protocol.read(&line)),
+                        Err(limit) => return Some(AgentEvent::LineRefused(format!("its agent's program wrote {limit}"))),
+                    },
                     (request_id, message) = next_board_request(&mut self.board_socket) => {
                         return Some(AgentEvent::McpRequest { request_id, call_id: None, message });
                     }
@@ -97,11 +100,9 @@ impl AgentConnection {
         }
     }
 
-    /// Waits until the program has ended. Events before that are kept. Cancel safe.
-    pub async fn wait_for_end(&mut self) {
-        while let Some(line) = self.process.next_line().await {
-            self.events.extend(self.protocol.read(&line));
-        }
+    /// Waits until the program has ended. Its lines stay where they are. Cancel safe.
+    pub async fn wait_for_end(&self) {
+        self.process.wait_for_end().await;
     }
 
     fn record_diagnostic(&mut self, text: &str) {

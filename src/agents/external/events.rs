@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::board_server::{BoardCall, BoardRequest};
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlRequestId, ControlResponse, ReportedUsage};
 use super::running_agent::{RunningAgent, RunningTool, WithheldAnswer};
+use super::start::{LastPrompt, session_unknown, temporary_failure};
 use super::turn::TurnEnd;
 use super::{AgentState, Turn};
 use crate::agents::host::{ABORTED, elapsed_ms};
@@ -89,13 +90,20 @@ impl Turn<'_> {
             AgentEvent::AnswerContinued
             | AgentEvent::Ready { .. }
             | AgentEvent::ControlRequestCancelled(_)
-            | AgentEvent::Diagnostic(_) => {}
+            | AgentEvent::Diagnostic(_)
+            | AgentEvent::LineRefused(_) => {}
         }
         Ok(None)
     }
 
     /// Records what the agent still says while it is stopped. It starts nothing more.
     pub(super) async fn record_while_stopping(&mut self, event: AgentEvent) -> Result<(), AgentError> {
+        let quota = &self.host.context.caller.attempt_quota;
+        if let Some(bytes) = event.kept_bytes()
+            && quota.add_record(self.host.turn_control.claim(), bytes).is_err()
+        {
+            return Ok(());
+        }
         match event {
             AgentEvent::ToolStarting { request_id, .. } => {
                 self.respond(&request_id, ControlResponse::DenyTool("The team stops.")).await;
@@ -367,6 +375,10 @@ impl Turn<'_> {
         self.count_unreported(usage, failure.is_none());
         Some(vec![match failure {
             None => TurnOutcome::Event(PhaseEvent::WorkEnded),
+            Some(AgentFailure::SessionUnknown) => {
+                self.agent.leave_lost_session(self.host);
+                self.continue_session(session_unknown(self.agent.program))
+            }
             Some(failure) => self.agent.outcome_of(failure, self.host),
         }])
     }
@@ -378,9 +390,11 @@ impl Turn<'_> {
             return true;
         }
         let Some(session) = self.host.conversation.session() else { return true };
-        let prompt = session.last_prompt.clone();
-        let history = self.agent.find_history(&prompt.session).await;
-        history.is_none() || self.agent.has_last_prompt(&history, &prompt.key).await
+        match self.agent.find_last_prompt(&session.last_prompt).await {
+            Ok(LastPrompt { history, has_arrived }) => history.is_none() || has_arrived,
+            // The next start begins a new session.
+            Err(_) => true,
+        }
     }
 
     /// Counts no usage for a request that its server refused, or that was not made.
@@ -436,13 +450,10 @@ async fn finish_call<T>(running: &mut RunningAgent, host: &AgentHost, call: impl
 
 impl AgentState {
     /// Returns the outcome of a turn in which the agent gave up its prompt.
-    pub(super) fn outcome_of(&mut self, failure: AgentFailure, host: &mut AgentHost) -> TurnOutcome {
+    pub(super) fn outcome_of(&self, failure: AgentFailure, host: &AgentHost) -> TurnOutcome {
         let (reason, kind) = match failure {
             AgentFailure::Interrupted => return TurnOutcome::Event(PhaseEvent::TurnEnded),
-            AgentFailure::SessionUnknown => {
-                self.leave_lost_session(host);
-                return TurnOutcome::AgentEnded;
-            }
+            AgentFailure::SessionUnknown => return temporary_failure(session_unknown(self.program)),
             AgentFailure::WrongSetting(reason) => (reason, ModelFailureKind::WrongSetting),
             AgentFailure::Permanent(reason) => (reason, ModelFailureKind::Permanent),
             AgentFailure::Quota { reason, until } if until > host.services.clock.now() => {

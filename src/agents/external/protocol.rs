@@ -158,6 +158,30 @@ pub enum AgentEvent {
     },
     /// A line that is no message: an error text of the program.
     Diagnostic(String),
+    /// A line passed a limit, so it was not read. The reason is for people.
+    LineRefused(String),
+}
+
+impl AgentEvent {
+    /// Returns the bytes that Brigade keeps of the event in addition to records of the transcript; `None` for a piece of a stream.
+    pub fn kept_bytes(&self) -> Option<usize> {
+        let reason_bytes = |failure: &AgentFailure| match failure {
+            AgentFailure::SessionUnknown | AgentFailure::Interrupted => 0,
+            AgentFailure::WrongSetting(reason)
+            | AgentFailure::Quota { reason, .. }
+            | AgentFailure::Temporary(reason)
+            | AgentFailure::Permanent(reason) => reason.len(),
+        };
+        match self {
+            Self::TextStreamed(_) | Self::AnswerContinued | Self::Diagnostic(_) => None,
+            Self::ToolStarting { call_id, tool, .. } => Some(call_id.len() + tool.len()),
+            Self::ToolEnded { call_id, failure, .. } => Some(call_id.len() + failure.as_ref().map_or(0, String::len)),
+            Self::PermissionRequested { tool, .. } => Some(tool.len()),
+            Self::RequestRetried { reason, .. } => Some(reason.len()),
+            Self::PromptCompleted { failure, .. } => Some(failure.as_ref().map_or(0, reason_bytes)),
+            _ => Some(0),
+        }
+    }
 }
 
 /// The usage that an agent reports after a prompt. It includes requests without events.
@@ -278,11 +302,14 @@ pub trait AgentProgram: Send + Sync {
     fn protocol(&self) -> Box<dyn AgentProtocol>;
 
     /// Returns the file with the history of a session; `None` if the agent does not know the session. Blocks.
-    fn history(&self, home: &Path, session: &str) -> Option<PathBuf>;
+    ///
+    /// # Errors
+    /// `FileTooLarge` if a folder of the agent has more entries than its limit.
+    fn history(&self, home: &Path, session: &str) -> std::io::Result<Option<PathBuf>>;
 
     /// Returns true if a history has the prompt with this key. Blocks.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// `FileTooLarge` if the history passes a limit. Otherwise the file cannot be read.
     fn has_prompt(&self, history: &Path, key: &str) -> std::io::Result<bool>;
 }

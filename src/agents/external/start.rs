@@ -1,5 +1,6 @@
 //! Starts and resumes an agent's session.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tokio::time::timeout;
 
 use super::board_server::BoardRequest;
 use super::connection::AgentConnection;
-use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlResponse, SessionStart};
+use super::protocol::{AgentEvent, AgentFailure, AgentMessage, AgentProgram, ControlResponse, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
 use super::{AGENTS_FOLDER, AgentState, ExternalAgent, Turn};
 use crate::agents::turn_control::StopLevel;
@@ -29,8 +30,20 @@ const GO_ON: &str = "Your last turn was interrupted. Continue your work.";
 /// The prompt of a new session after one was lost.
 const SESSION_LOST: &str = "Your earlier session on this work is lost, and this is a new one. Your changes of files are still there: look at them first, with git status and git log. Your last words were:\n";
 
+/// The number of sessions in a row that an agent may lose before it accepts a prompt.
+const SESSIONS_LOST_MAX: u32 = 2;
+
 /// The longest account of a lost session, in bytes.
 const RECAP_BYTES_MAX: usize = 8 * 1024;
+
+/// The last prompt of a session in the agent's own files.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LastPrompt {
+    /// The file with the session's history; `None` if the agent does not know the session.
+    pub history: Option<PathBuf>,
+    /// True if the prompt is in the history.
+    pub has_arrived: bool,
+}
 
 /// The result of a start.
 enum Start {
@@ -49,20 +62,21 @@ impl ExternalAgent {
         }
         self.end().await;
         leave_other_session(host).await?;
-        loop {
+        for _ in 0..=SESSIONS_LOST_MAX {
             match self.start(host, &scope).await {
                 Start::Ready => return Ok(None),
                 Start::Failed(outcome) => {
                     self.end().await;
                     return Ok(Some(outcome));
                 }
-                // The next session has a new id, so it cannot be lost in the same way.
+                // The next session has a new id.
                 Start::SessionLost => {
                     self.end().await;
                     self.state.leave_lost_session(host);
                 }
             }
         }
+        Ok(Some(temporary_failure(session_unknown(self.state.program))))
     }
 
     async fn start(&mut self, host: &mut AgentHost, scope: &ProcessScope) -> Start {
@@ -71,13 +85,26 @@ impl ExternalAgent {
             None => SentPrompt { session: random_uuid(), folder: scope.folder.clone(), ..SentPrompt::default() },
         };
         let agent = &mut self.state;
-        let history = agent.find_history(&session.session).await;
-        if history.is_none() && host.conversation.session().is_some() && host.conversation.has_answers() {
-            return Start::SessionLost;
-        }
-        if !agent.has_last_prompt(&history, &session.key).await {
-            host.conversation.mark_last_prompt_unsent();
-        }
+        let is_resumed = host.conversation.session().is_some();
+        let history = match agent.find_last_prompt(&session).await {
+            Ok(LastPrompt { history: None, .. }) if is_resumed && host.conversation.has_answers() => {
+                return Start::SessionLost;
+            }
+            Ok(LastPrompt { history, has_arrived }) => {
+                if !has_arrived {
+                    host.conversation.mark_last_prompt_unsent();
+                }
+                history
+            }
+            Err(error) => {
+                let text = format!("cannot continue its session, so a new one begins: {error}");
+                host.services.events.warn(host.name(), text);
+                if is_resumed {
+                    return Start::SessionLost;
+                }
+                None
+            }
+        };
         agent.session.clone_from(&session.session);
         agent.is_identity_due |= history.is_none();
         match agent.start_program(host, scope, history.is_some()).await {
@@ -103,18 +130,24 @@ impl AgentState {
         self.needs_recap = true;
     }
 
-    pub(super) async fn find_history(&self, session: &str) -> Option<PathBuf> {
-        let (program, home, session) = (self.program, self.home.clone(), session.to_owned());
-        tokio::task::spawn_blocking(move || program.history(&home, &session)).await.unwrap_or_default()
-    }
-
-    /// Returns true if the session's history has the prompt. An unreadable history counts as one that has it: a prompt that is
-    /// missing is noticed, and one that arrives twice may not be.
-    pub(super) async fn has_last_prompt(&self, history: &Option<PathBuf>, key: &str) -> bool {
-        let Some(history) = history.clone() else { return false };
-        let (program, key) = (self.program, key.to_owned());
-        let found = tokio::task::spawn_blocking(move || program.has_prompt(&history, &key)).await;
-        !matches!(found, Ok(Ok(false)))
+    /// Looks for a prompt in the agent's own files. An unreadable history counts as one that has it: a prompt that is missing is noticed,
+    /// and one that arrives twice may not be.
+    ///
+    /// # Errors
+    /// Names the file and the limit that it passes. The agent's commands can write there.
+    pub(super) async fn find_last_prompt(&self, prompt: &SentPrompt) -> Result<LastPrompt, String> {
+        let (program, home) = (self.program, self.home.clone());
+        let SentPrompt { session, key, .. } = prompt.clone();
+        let find = move || {
+            let refused = |path: &Path, error: &io::Error| format!("cannot read {}: {error}", path.display());
+            let history = program.history(&home, &session).map_err(|error| refused(&home, &error))?;
+            let Some(path) = &history else { return Ok(LastPrompt::default()) };
+            match program.has_prompt(path, &key) {
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Err(refused(path, &error)),
+                found => Ok(LastPrompt { has_arrived: found.unwrap_or(true), history }),
+            }
+        };
+        tokio::task::spawn_blocking(find).await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     async fn start_program(
@@ -271,6 +304,11 @@ pub(super) fn temporary_failure(reason: String) -> TurnOutcome {
     TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Temporary { retry_after: None } }
 }
 
+/// The reason of a failure if an agent does not know a session that it began.
+pub(super) fn session_unknown(program: &dyn AgentProgram) -> String {
+    format!("{} does not know the session that it has begun", program.name())
+}
+
 /// Creates a folder that only its owner can read. Commands of the agent may have changed the mode of an old one.
 fn create_private_folder(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -288,14 +326,23 @@ mod tests {
     async fn unreadable_history_counts_as_having_prompt() {
         let home = tempfile::tempdir().unwrap();
         let agent = AgentState::new(&ClaudeCode, home.path().to_owned(), Vec::new(), Arc::default());
-        let missing = agent.find_history("s").await;
-        assert!(missing.is_none() && !agent.has_last_prompt(&missing, "k").await);
-        let folder = home.path().join("projects/x");
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("s.jsonl"), "{\"uuid\":\"k\"}\n").unwrap();
-        let history = agent.find_history("s").await;
-        assert_eq!(history, Some(folder.join("s.jsonl")));
-        assert!(agent.has_last_prompt(&history, "k").await && !agent.has_last_prompt(&history, "other").await);
-        assert!(agent.has_last_prompt(&Some(folder), "other").await, "a folder cannot be read as a file");
+        let find = async |key: &str| {
+            let prompt = SentPrompt { session: "s".to_owned(), key: key.to_owned(), ..SentPrompt::default() };
+            agent.find_last_prompt(&prompt).await
+        };
+        assert_eq!(find("k").await, Ok(LastPrompt::default()));
+        let history = home.path().join("projects/x/s.jsonl");
+        std::fs::create_dir_all(history.parent().unwrap()).unwrap();
+        std::fs::write(&history, "{\"uuid\":\"k\"}\n").unwrap();
+        let found = |has_arrived| Ok(LastPrompt { history: Some(history.clone()), has_arrived });
+        assert_eq!((find("k").await, find("other").await), (found(true), found(false)));
+        let file = std::fs::File::options().write(true).open(&history).unwrap();
+        file.set_len(60 << 30).unwrap();
+        let refusal = find("k").await.unwrap_err();
+        assert!(refusal.contains("s.jsonl: it has more than 1073741824 bytes"), "{refusal}");
+        file.set_len(1 << 20).unwrap();
+        std::fs::set_permissions(&history, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+        let is_root = std::fs::File::open(&history).is_ok();
+        assert!(is_root || find("other").await == found(true));
     }
 }

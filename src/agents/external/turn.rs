@@ -15,6 +15,7 @@ use crate::domain::phase::PhaseEvent;
 use crate::domain::transcript::Usage;
 use crate::run::budget::BudgetError;
 use crate::run::progress::Activity;
+use crate::service::attempt_quota::AttemptLimit;
 
 /// The longest wait for the end of a model request whose tools were called already.
 const REQUEST_END_TIMEOUT: Duration = Duration::from_millis(500);
@@ -75,8 +76,9 @@ impl Turn<'_> {
     /// Receives the usage that the process has not reported yet. After a failure, and in an aborted turn, a request that may have been
     /// made counts as its maximum.
     async fn finish_process(&mut self, outcomes: &[TurnOutcome]) -> Result<(), AgentError> {
-        let is_failure =
-            |outcome: &TurnOutcome| matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentEnded);
+        let is_failure = |outcome: &TurnOutcome| {
+            matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded)
+        };
         if !outcomes.iter().any(is_failure) && self.host.turn_control.level() < StopLevel::ClaimLost {
             self.finish_request().await?;
             // Only the result of a turn has the usage of requests without events, such as those of a compaction.
@@ -114,13 +116,31 @@ impl Turn<'_> {
             };
             drop(busy);
             let end = match event {
-                Some(event) => self.handle(event).await?,
+                Some(event) => {
+                    if let Some(outcome) = self.count(&event).await? {
+                        return Ok(vec![outcome]);
+                    }
+                    self.handle(event).await?
+                }
                 None => Some(vec![self.continue_after_end()]),
             };
             if let Some(outcomes) = end {
                 return Ok(outcomes);
             }
         }
+    }
+
+    /// Counts an event that leaves a record. Returns the outcome of the turn if the attempt has passed a limit.
+    async fn count(&mut self, event: &AgentEvent) -> Result<Option<TurnOutcome>, AgentError> {
+        let (claim, quota) = (self.host.turn_control.claim(), &self.host.context.caller.attempt_quota);
+        if let AgentEvent::LineRefused(reason) = event {
+            quota.fail(claim, AttemptLimit::Line(reason.clone()));
+        } else if let Some(bytes) = event.kept_bytes() {
+            // The outcome below has the limit.
+            let _ = quota.add_record(claim, bytes);
+            self.host.services.events.wait_for_capacity().await;
+        }
+        self.host.limit_outcome().await
     }
 
     /// The longest time that a tool of the agent may take. The agent's own limit for commands is shorter.
@@ -149,9 +169,13 @@ impl Turn<'_> {
     }
 
     /// Lets the next turn resume the session, unless the program failed too often without an answer of its model.
-    fn continue_session(&mut self, reason: String) -> TurnOutcome {
+    pub(super) fn continue_session(&mut self, reason: String) -> TurnOutcome {
         // Without a request of its model it has used nothing.
         self.decline_request();
+        let claim = self.host.turn_control.claim();
+        if let Some(limit) = self.host.context.caller.attempt_quota.add_program_end(claim, &reason) {
+            return TurnOutcome::AgentFailed(limit.to_string());
+        }
         if self.agent.ends_in_a_row >= ENDS_IN_A_ROW_MAX {
             self.agent.ends_in_a_row = 0;
             return temporary_failure(reason);

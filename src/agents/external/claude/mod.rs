@@ -2,13 +2,16 @@
 //!
 //! The facts about the protocol were seen in runs of versions 2.1.197 and 2.1.330. `docs/internals/claude-code.md` lists them.
 
-use std::io::{BufRead, BufReader};
+use std::borrow::Cow;
+use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::protocol::{AgentProgram, AgentProtocol};
 use crate::domain::permission::ToolKind;
+use crate::platform::reading::{self, AllowedKinds, LineLimits};
 
 mod invocation;
 mod messages;
@@ -19,6 +22,28 @@ pub use protocol::ClaudeProtocol;
 
 /// The name of Brigade's tool server in the agent.
 const SERVER_NAME: &str = "brigade";
+
+/// The limits of a history, which the agent's commands can write too. The longest sessions of days have some hundred megabytes, and
+/// their longest lines are images and documents of at most 32 MB. The next turn begins a new session beyond a limit.
+const HISTORY_LIMITS: LineLimits =
+    LineLimits { line_bytes_max: 64 * 1024 * 1024, lines_max: 4_000_000, file_bytes_max: 1024 * 1024 * 1024 };
+/// The most folders with histories. The program makes one for each working directory.
+const HISTORY_FOLDERS_MAX: usize = 10_000;
+
+/// A line of a history, as far as Brigade reads it.
+#[derive(Deserialize)]
+struct HistoryRecord<'a> {
+    #[serde(borrow)]
+    uuid: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    attachment: Option<Attachment<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Attachment<'a> {
+    #[serde(borrow)]
+    source_uuid: Option<Cow<'a, str>>,
+}
 
 /// Claude Code.
 #[derive(Debug, Clone, Copy)]
@@ -43,23 +68,29 @@ impl AgentProgram for ClaudeCode {
 
     /// A history is `projects/<folder>/<session>.jsonl` in the config folder. The folder's name depends on the working directory and
     /// the version, so every folder is searched.
-    fn history(&self, home: &Path, session: &str) -> Option<PathBuf> {
-        let folders = std::fs::read_dir(home.join("projects")).ok()?;
+    fn history(&self, home: &Path, session: &str) -> io::Result<Option<PathBuf>> {
+        let folders = match reading::list(&home.join("projects"), HISTORY_FOLDERS_MAX) {
+            Err(error) if error.kind() != io::ErrorKind::FileTooLarge => return Ok(None),
+            folders => folders?,
+        };
         let name = format!("{session}.jsonl");
-        folders.flatten().map(|folder| folder.path().join(&name)).find(|file| file.is_file())
+        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+        Ok(folders.iter().map(|folder| folder.path().join(&name)).find(is_file))
     }
 
     /// The agent records a prompt under its `uuid`, and one that it takes during a turn as an attachment with `source_uuid`. After a
     /// resume, its own check for repeated prompts ignores the second kind.
-    fn has_prompt(&self, history: &Path, key: &str) -> std::io::Result<bool> {
-        for line in BufReader::new(std::fs::File::open(history)?).split(b'\n') {
+    fn has_prompt(&self, history: &Path, key: &str) -> io::Result<bool> {
+        let found = reading::read_lines(history, AllowedKinds::FilesHere, HISTORY_LIMITS, |line| {
             // The last line may be incomplete after a kill.
-            let Ok(record) = serde_json::from_slice::<Value>(&line?) else { continue };
-            if record["uuid"] == key || record["attachment"]["source_uuid"] == key {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+            let Ok(record) = serde_json::from_slice::<HistoryRecord<'_>>(line) else {
+                return ControlFlow::Continue(());
+            };
+            let source = record.attachment.and_then(|attachment| attachment.source_uuid);
+            let is_prompt = [record.uuid, source].into_iter().flatten().any(|uuid| uuid == key);
+            if is_prompt { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found.is_some())
     }
 }
 
@@ -70,14 +101,14 @@ mod tests {
     #[test]
     fn history_is_found_in_any_project_folder() {
         let home = tempfile::tempdir().unwrap();
-        assert_eq!(ClaudeCode.history(home.path(), "s"), None);
+        assert_eq!(ClaudeCode.history(home.path(), "s").unwrap(), None);
         let history = home.path().join("projects/b/s.jsonl");
         std::fs::create_dir_all(home.path().join("projects/a/s.jsonl")).unwrap();
         std::fs::create_dir_all(history.parent().unwrap()).unwrap();
-        assert_eq!(ClaudeCode.history(home.path(), "s"), None, "a folder is no history");
+        assert_eq!(ClaudeCode.history(home.path(), "s").unwrap(), None, "a folder is no history");
         std::fs::write(&history, "").unwrap();
-        assert_eq!(ClaudeCode.history(home.path(), "s"), Some(history));
-        assert_eq!(ClaudeCode.history(home.path(), "other"), None);
+        assert_eq!(ClaudeCode.history(home.path(), "s").unwrap(), Some(history));
+        assert_eq!(ClaudeCode.history(home.path(), "other").unwrap(), None);
     }
 
     #[test]
@@ -91,5 +122,13 @@ mod tests {
         let found = ["k1", "k2", "k3", "k4"].map(|key| ClaudeCode.has_prompt(&history, key).unwrap());
         assert_eq!(found, [true, true, false, false]);
         assert!(ClaudeCode.has_prompt(&folder.path().join("missing"), "k1").is_err());
+    }
+
+    #[test]
+    fn sparse_history_is_too_large() {
+        let folder = tempfile::tempdir().unwrap();
+        let history = folder.path().join("s.jsonl");
+        std::fs::File::create(&history).unwrap().set_len(60 << 30).unwrap();
+        assert_eq!(ClaudeCode.has_prompt(&history, "k").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -29,6 +29,11 @@ const NO_LOGIN: &str = "/login";
 /// The line of a report about a session without usage. Seen in versions 2.1.197 and 2.1.330.
 const NO_USAGE: &str = "Usage:                 0 input, 0 output, 0 cache read, 0 cache write";
 
+/// The most hooks that wait for an answer. Each parallel call of a tool has one.
+const HOOKS_MAX: usize = 1_000;
+/// The longest id of a control request and name of its hook together, in bytes.
+const HOOK_BYTES_MAX: usize = 1024;
+
 /// The protocol of one process of Claude Code.
 #[derive(Debug, Default)]
 pub struct ClaudeProtocol {
@@ -133,6 +138,9 @@ impl ClaudeProtocol {
         match text_of(&request["subtype"]) {
             "hook_callback" => {
                 let name = text_of(&request["callback_id"]);
+                if self.hooks.len() >= HOOKS_MAX || request_id.len() + name.len() > HOOK_BYTES_MAX {
+                    return AgentEvent::UnknownControlRequest(request_id);
+                }
                 self.hooks.insert(request_id.clone(), name.to_owned());
                 hook(request_id, name, &request["input"])
             }
