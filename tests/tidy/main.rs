@@ -5,6 +5,7 @@
 
 #![allow(clippy::expect_used, reason = "test helpers may panic")]
 
+mod bounds;
 mod documents;
 mod forms;
 mod generated;
