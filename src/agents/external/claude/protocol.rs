@@ -107,9 +107,12 @@ impl AgentProtocol for ClaudeProtocol {
         let Some(known) = find_tool(tool) else {
             return Ok(PermissionCall { tool: tool.to_owned(), kind: ToolKind::Other, subject: input.to_string() });
         };
-        let subject = known.subject_of(input)?;
-        let below_folder = subject.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
-        let subject = below_folder.unwrap_or(&subject).to_owned();
+        let mut subject = known.subject_of(input)?;
+        if known.subject.path_field().is_some()
+            && let Some(below_folder) = subject.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'))
+        {
+            subject = below_folder.to_owned();
+        }
         Ok(PermissionCall { tool: known.brigade_name.to_owned(), kind: known.kind, subject })
     }
 
@@ -396,6 +399,15 @@ mod tests {
             assert_eq!((&output["hookEventName"], &output["additionalContext"]), (&json!(hook), &json!("news")));
             assert!(protocol.hooks.is_empty());
         }
+    }
+
+    /// Without its folder, a program of the member would pass for another one.
+    #[test]
+    fn folder_of_member_is_removed_from_paths_only() {
+        let subject =
+            |tool: &str, input: Value| ClaudeProtocol::default().permission_call(tool, &input, "/ws").unwrap().subject;
+        assert_eq!(subject("Read", json!({"file_path": "/ws/a/b"})), "a/b");
+        assert_eq!(subject("Bash", json!({"command": "/ws/cargo test"})), "/ws/cargo test");
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Subject {
     }
 
     /// Returns the name of the argument, if it is a path.
-    fn path_field(self) -> Option<&'static str> {
+    pub fn path_field(self) -> Option<&'static str> {
         self.field().filter(|_| !matches!(self, Self::Text(_)))
     }
 }
