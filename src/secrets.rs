@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 const MASK: &[u8] = b"[key]";
 /// Shorter values are placeholders (`none`, `x`), which other texts contain too.
 const MASKED_BYTES_MIN: usize = 8;
-/// A shorter value without a digit is a placeholder too (`not-needed`, `placeholder`).
+/// A shorter value is masked only if it has a letter, a digit and another character. Others are in texts too (`postgres1`, `00000000`).
 const UNMISTAKABLE_BYTES_MIN: usize = 16;
 /// The length of each half of a random secret, in hexadecimal digits.
 const RANDOM_DIGITS: usize = 32;
@@ -37,8 +37,7 @@ impl Secret {
     /// Takes a value without the spaces around it; `None` if it is empty. From now on it is masked, unless it is a placeholder.
     pub fn new(value: &str) -> Option<Self> {
         let value = value.trim();
-        let has_digit = value.bytes().any(|byte| byte.is_ascii_digit());
-        if value.len() >= UNMISTAKABLE_BYTES_MIN || (value.len() >= MASKED_BYTES_MIN && has_digit) {
+        if is_unmistakable(value) {
             add_pattern(value, 0);
             let json = serde_json::to_string(value).unwrap_or_default();
             add_pattern(json.get(1..json.len().saturating_sub(1)).unwrap_or(value), 0);
@@ -78,6 +77,15 @@ impl Secret {
     }
 }
 
+/// Returns true if a text that contains this value shows a secret, and not a common word or number.
+fn is_unmistakable(value: &str) -> bool {
+    let has = |is_wanted: fn(&u8) -> bool| value.bytes().any(|byte| is_wanted(&byte));
+    let (letter, digit) = (has(u8::is_ascii_alphabetic), has(u8::is_ascii_digit));
+    let other = has(|byte| !byte.is_ascii_alphanumeric());
+    let is_long = value.len() >= UNMISTAKABLE_BYTES_MIN && (letter || other);
+    is_long || (value.len() >= MASKED_BYTES_MIN && letter && digit && other)
+}
+
 fn random_digits() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -102,9 +110,9 @@ fn add_pattern(start: &str, digits_max: usize) {
 }
 
 impl Pattern {
-    /// The first occurrence in `text`.
-    fn find(&self, text: &[u8]) -> Option<Occurrence> {
-        let from = self.start.find(text)?;
+    /// The first occurrence in `text` that begins at `at` or later.
+    fn find(&self, text: &[u8], at: usize) -> Option<Occurrence> {
+        let from = at + self.start.find(text.get(at..)?)?;
         let to = from + self.start.needle().len();
         let digits = text[to..].iter().take(self.digits_max).take_while(|byte| byte.is_ascii_hexdigit()).count();
         let to = to + digits;
@@ -120,6 +128,7 @@ impl Pattern {
 }
 
 /// A secret in a text.
+#[derive(Debug, Clone, Copy)]
 struct Occurrence {
     from: usize,
     to: usize,
@@ -127,15 +136,25 @@ struct Occurrence {
     can_continue: bool,
 }
 
-/// The first secret in `text`, the longest if several begin there.
-fn first_secret(patterns: &[Pattern], text: &[u8]) -> Option<Occurrence> {
-    let found = patterns.iter().filter_map(|pattern| pattern.find(text));
-    found.min_by_key(|found| (found.from, std::cmp::Reverse(found.to)))
+/// Returns the secrets in `text`, in their order, the longest of those that begin at one place. Each pattern looks at each byte once.
+fn secrets_in(patterns: &[Pattern], text: &[u8]) -> Vec<Occurrence> {
+    let mut next: Vec<Option<Occurrence>> = patterns.iter().map(|pattern| pattern.find(text, 0)).collect();
+    let mut secrets: Vec<Occurrence> = Vec::new();
+    while let Some(found) = next.iter().flatten().min_by_key(|found| (found.from, std::cmp::Reverse(found.to))).copied()
+    {
+        for (pattern, next) in patterns.iter().zip(&mut next) {
+            if next.is_some_and(|next| next.from < found.to) {
+                *next = pattern.find(text, found.to);
+            }
+        }
+        secrets.push(found);
+    }
+    secrets
 }
 
 /// Returns `text` with `[key]` in place of each secret.
 pub fn masked(text: String) -> String {
-    if first_secret(&PATTERNS.read(), text.as_bytes()).is_none() {
+    if secrets_in(&PATTERNS.read(), text.as_bytes()).is_empty() {
         return text;
     }
     let mut masker = StreamMasker::default();
@@ -147,12 +166,10 @@ pub fn masked(text: String) -> String {
 pub fn masked_in_place(text: &[u8]) -> Cow<'_, [u8]> {
     let patterns = PATTERNS.read();
     let mut masked = Cow::Borrowed(text);
-    let mut at = 0;
-    while let Some(found) = first_secret(&patterns, &masked[at..]) {
-        let secret = &mut masked.to_mut()[at + found.from..at + found.to];
+    for Occurrence { from, to, .. } in secrets_in(&patterns, text) {
+        let secret = &mut masked.to_mut()[from..to];
         secret.fill(b'*');
         secret[..MASK.len()].copy_from_slice(MASK);
-        at += found.to;
     }
     masked
 }
@@ -169,31 +186,36 @@ impl StreamMasker {
     pub fn take(&mut self, piece: &[u8]) -> Vec<u8> {
         let text = [std::mem::take(&mut self.withheld).as_slice(), piece].concat();
         let patterns = PATTERNS.read();
-        let (mut masked, mut rest) = (Vec::with_capacity(text.len()), text.as_slice());
-        let partial = loop {
-            match first_secret(&patterns, rest) {
-                Some(found) if found.can_continue => break rest.len() - found.from,
-                Some(found) => {
-                    masked.extend_from_slice(&rest[..found.from]);
-                    masked.extend_from_slice(MASK);
-                    rest = &rest[found.to..];
-                }
-                None => break patterns.iter().map(|pattern| pattern.partial_len(rest)).max().unwrap_or(0),
+        let partial = patterns.iter().map(|pattern| pattern.partial_len(&text)).max().unwrap_or(0);
+        // From here on, the next piece can make a secret longer, or complete one.
+        let mut end = text.len() - partial;
+        let (mut masked, mut at) = (Vec::with_capacity(text.len()), 0);
+        for secret in secrets_in(&patterns, &text) {
+            if secret.can_continue || secret.from >= end {
+                end = end.min(secret.from);
+                break;
             }
-        };
-        let (passed, withheld) = rest.split_at(rest.len() - partial);
-        masked.extend_from_slice(passed);
-        self.withheld = withheld.to_vec();
+            masked.extend_from_slice(&text[at..secret.from]);
+            masked.extend_from_slice(MASK);
+            at = secret.to;
+        }
+        let end = end.max(at);
+        masked.extend_from_slice(&text[at..end]);
+        self.withheld = text[end..].to_vec();
         masked
     }
 
     /// Returns the bytes that were held back, at the end of the stream.
     pub fn rest(&mut self) -> Vec<u8> {
         let rest = std::mem::take(&mut self.withheld);
-        match first_secret(&PATTERNS.read(), &rest) {
-            Some(found) => [&rest[..found.from], MASK, &rest[found.to..]].concat(),
-            None => rest,
+        let (mut masked, mut at) = (Vec::with_capacity(rest.len()), 0);
+        for secret in secrets_in(&PATTERNS.read(), &rest) {
+            masked.extend_from_slice(&rest[at..secret.from]);
+            masked.extend_from_slice(MASK);
+            at = secret.to;
         }
+        masked.extend_from_slice(&rest[at..]);
+        masked
     }
 }
 
@@ -220,7 +242,9 @@ mod tests {
         assert_eq!(&*masked_in_place(b"{sk-te%st-1,sk-te%st-1}"), b"{[key]*****,[key]*****}");
         Secret::new("quoted \"secret\\ 17");
         assert_eq!(&*masked_in_place(br#"{"a":"quoted \"secret\\ 17"}"#), br#"{"a":"[key]***************"}"#);
-        for placeholder in ["none", "test-1", "not-needed", "placeholder"] {
+        for placeholder in
+            ["none", "test-1", "not-needed", "placeholder", "postgres1", "00000000", "12345678901234567890"]
+        {
             Secret::new(placeholder);
             assert_eq!(masked(placeholder.to_owned()), placeholder);
         }
@@ -228,13 +252,13 @@ mod tests {
 
     #[test]
     fn secret_split_over_pieces_is_masked() {
-        for secret in ["sk-test-2", "tok=test-3", "4242x4242y", "schlüssel-5"] {
+        for secret in ["sk-test-2", "tok=test-3", "4-42x4-42y", "schlüssel-5"] {
             Secret::new(secret);
         }
         assert_eq!(masked_pieces(&["the key sk-t", "est", "-2 is bad"]).0, "the key [key] is bad");
         assert_eq!(masked_pieces(&["tests", "k-x"]), ("testsk-x".into(), vec![1, 0]));
         assert_eq!(masked_pieces(&["sk-test-"]), ("sk-test-".into(), vec![8]));
-        assert_eq!(masked_pieces(&["4242x", "4242x4242y!"]).0, "4242x[key]!");
+        assert_eq!(masked_pieces(&["4-42x", "4-42x4-42y!"]).0, "4-42x[key]!");
         assert_eq!(masked_pieces(&["tok=tes", "t-3 sk-test-", "2"]).0, "[key] [key]");
         assert_eq!(masked_pieces(&["ein schl", "üssel", "-5"]).0, "ein [key]");
     }
@@ -242,17 +266,29 @@ mod tests {
     #[test]
     fn masking_is_independent_of_pieces() {
         let random = Secret::random().unwrap();
-        Secret::new("4242x4242y");
+        Secret::new("4-42x4-42y");
         let text =
-            format!("keys: 4242x4242y4242x4242y, {0}{0}, {1} and 4242x{0}", random.expose(), &random.expose()[..40]);
+            format!("keys: 4-42x4-42y4-42x4-42y, {0}{0}, {1} and 4-42x{0}", random.expose(), &random.expose()[..40]);
         let whole = masked(text.clone());
-        assert_eq!(whole, "keys: [key][key], [key][key], [key] and 4242x[key]");
+        assert_eq!(whole, "keys: [key][key], [key][key], [key] and 4-42x[key]");
         for first in 0..text.len() {
             for second in (first..text.len()).step_by(17) {
                 let pieces = [&text[..first], &text[first..second], &text[second..]];
                 assert_eq!(masked_pieces(&pieces).0, whole, "{pieces:?}");
             }
         }
+    }
+
+    /// One of two secrets can begin the other.
+    #[test]
+    fn longer_secret_leaves_no_rest() {
+        Secret::new("begin-77");
+        Secret::new("begin-77-and-more");
+        for at in 0.."begin-77-and-more".len() {
+            let (first, second) = "begin-77-and-more".split_at(at);
+            assert_eq!(masked_pieces(&["a ", first, second, " b"]).0, "a [key] b", "{at}");
+        }
+        assert_eq!(masked_pieces(&["a begin-77", " b"]).0, "a [key] b");
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
 pub fn passed_variables(names: &[String]) -> Vec<(String, String)> {
     let passed = names.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
     let passed: Vec<(String, String)> = passed.collect();
-    for (_, value) in passed.iter().filter(|(name, _)| names_secret(&name.to_ascii_uppercase())) {
+    for (_, value) in passed.iter().filter(|(name, _)| is_secret(name)) {
         Secret::new(value);
     }
     passed
