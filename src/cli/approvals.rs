@@ -189,10 +189,12 @@ impl Permission {
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
             Some(PermissionCommand::Show { id, digest }) => {
-                if let Some(digest) = digest {
-                    check_digest(context, id.as_deref(), &digest).await?;
+                let approvals = load(context).await?;
+                let request = find(&approvals, kind, id.as_deref())?;
+                if digest.is_some_and(|digest| digest != request.digest()) {
+                    return Err(CliError::refused("cannot show the call: it was changed"));
                 }
-                show(context, kind, id.as_deref(), false).await
+                show_request(context, request, false).await
             }
             Some(PermissionCommand::Approve { .. } | PermissionCommand::Reject { .. })
                 if RunningTeam::of(context).await?.lead.is_none() =>
@@ -255,26 +257,21 @@ impl<'a> RequestView<'a> {
     }
 }
 
-/// Refuses if the call was changed since it had this digest.
-async fn check_digest(context: &Context, id: Option<&str>, digest: &str) -> CliResult<()> {
-    let stores = context.stores(OpenMode::ReadOnly).await?;
-    let approvals = current_approvals(&stores, context.now()).await?;
-    match find(&approvals, RequestKind::Permission, id)? {
-        request if request.digest() == digest => Ok(()),
-        _ => Err(CliError::refused("cannot show the call: it was changed")),
-    }
+async fn load(context: &Context) -> CliResult<Approvals> {
+    Ok(current_approvals(&context.stores(OpenMode::ReadOnly).await?, context.now()).await?)
 }
 
 /// Shows a request in full. A review has the diff of the work, or only its summary.
 async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
-    let stores = context.stores(OpenMode::ReadOnly).await?;
-    let approvals = current_approvals(&stores, context.now()).await?;
-    let request = find(&approvals, kind, id)?;
+    show_request(context, find(&load(context).await?, kind, id)?, is_summary).await
+}
+
+async fn show_request(context: &Context, request: &Request, is_summary: bool) -> CliResult<CommandAnswer> {
     let output = context.output;
     let now = context.now();
     let columns = output.columns;
     let renders_markdown = output.renders_markdown();
-    let is_review = kind == RequestKind::Review;
+    let is_review = request.kind == RequestKind::Review;
     let team = RunningTeam::of(context).await.ok().and_then(|running_team| running_team.team);
     let mut answer = output.answer(&RequestView::of(request), || {
         let card = approvals::card(request, now, columns, renders_markdown);

@@ -12,7 +12,7 @@ use super::transcript::Usage;
 
 /// The most bytes of text in a token, on average over a request or an answer. A server that counts fewer tokens is wrong. Tokenizers of
 /// today have about 4 bytes of prose in a token, and fewer of code and other languages.
-const TEXT_BYTES_PER_TOKEN_MAX: u64 = 20;
+pub const TEXT_BYTES_PER_TOKEN_MAX: u64 = 20;
 
 /// The reason why reported usage cannot be true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

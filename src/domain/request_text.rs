@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use ring::digest::{Context, SHA256};
 use serde_json::Value;
 
+use super::digest::sha256;
 use super::permission::change_text;
 
 /// The most characters of a text on one line. A longer text is cut.
@@ -16,8 +16,9 @@ pub const LINE_CHARS_MAX: usize = 160;
 const LINE_BREAK: char = '⏎';
 /// Stands for a space that could be overlooked: after another space, or at an end of its line.
 const SPACE: char = '␣';
-/// The digits of a digest. It is short, because a person copies it.
-const DIGEST_DIGITS: usize = 16;
+
+/// The digits of a digest that a person copies. So many that no one finds two calls with the same one.
+const DIGEST_DIGITS: usize = 32;
 
 /// A text on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,19 +160,15 @@ impl CallDetails {
             let value = value.as_str().map_or_else(|| value.to_string(), |text| text.replace('\n', "\n  "));
             text.push_str(&format!("{field}: {value}\n"));
         }
-        Self { text, hash: digest_of(&[tool, &input.to_string()]) }
+        Self { text, hash: sha256(&[tool.as_bytes(), input.to_string().as_bytes()]) }
     }
 }
 
-/// Returns a short digest of these texts.
+/// Returns the digest of these texts that a person copies.
 pub fn digest_of(texts: &[&str]) -> String {
-    let mut context = Context::new(&SHA256);
-    for text in texts {
-        context.update(&(text.len() as u64).to_le_bytes());
-        context.update(text.as_bytes());
-    }
-    let digits: String = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.chars().take(DIGEST_DIGITS).collect()
+    let mut digest = sha256(&texts.iter().map(|text| text.as_bytes()).collect::<Vec<_>>());
+    digest.truncate(DIGEST_DIGITS);
+    digest
 }
 
 #[cfg(test)]
