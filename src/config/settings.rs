@@ -112,10 +112,10 @@ pub const WRITABLE: Setting = setting("writable", ValueKind::Words, Effect::Hand
 /// The settings of a price, in US dollars per million tokens.
 #[rustfmt::skip]
 pub const PRICE_SETTINGS: &[Setting] = &[
-    setting("input_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million input tokens."),
-    setting("output_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million output tokens."),
-    setting("cache_read_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million tokens read from the provider's cache. Default: the input price."),
-    setting("cache_write_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::None, "US dollars per million tokens written to the provider's cache. Default: the input price."),
+    setting("input_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::Sends, "US dollars per million input tokens."),
+    setting("output_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::Sends, "US dollars per million output tokens."),
+    setting("cache_read_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::Sends, "US dollars per million tokens read from the provider's cache. Default: the input price."),
+    setting("cache_write_usd_per_mtok", ValueKind::Decimal(USD_MAX), Effect::Sends, "US dollars per million tokens written to the provider's cache. Default: the input price."),
 ];
 
 /// The settings of a budget.
@@ -360,8 +360,13 @@ pub fn of_key(key: &str) -> Option<&'static Setting> {
     table.iter().chain(TOP_SETTINGS).find(|setting| setting.key == key)
 }
 
-/// Returns the setting of a value of a resolved team, such as `goal`, `lead.model` or `members.alice.role`.
+/// Returns the setting of a value of a resolved team, such as `goal`, `lead.model`, `members.alice.role` or
+/// `prices.MODEL.input_usd_per_mtok`.
 pub fn of_value(key: &str) -> Option<&'static Setting> {
+    // A model's name may have dots.
+    if let Some((_, key)) = key.strip_prefix("prices.").and_then(|rest| rest.rsplit_once('.')) {
+        return PRICE_SETTINGS.iter().find(|setting| setting.key == key);
+    }
     match key.strip_prefix("members.").and_then(|rest| rest.split_once('.')) {
         Some((_, key)) => MEMBER_SETTINGS.iter().find(|setting| setting.key == key),
         None => of_key(key),
@@ -399,10 +404,6 @@ mod tests {
         "memory",
         "name",
         "on_quota",
-        "cache_read_usd_per_mtok",
-        "cache_write_usd_per_mtok",
-        "input_usd_per_mtok",
-        "output_usd_per_mtok",
         "command_timeout_max_ms",
         "command_timeout_ms",
         "compact_at_percent",

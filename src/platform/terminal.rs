@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use rustix::process::{getpgrp, getpid, kill_process};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+use rustix::termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcsetattr};
 
 /// The interval between checks whether this process is in the foreground again. Shells send no notice.
 const FOREGROUND_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -47,6 +47,12 @@ impl Terminal {
 /// Returns true if the terminal's type says that it can move its cursor.
 pub fn can_draw() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term != "dumb" && !term.is_empty())
+}
+
+/// Discards what was typed at the terminal and not read yet, so that it answers no later question.
+pub fn discard_input() {
+    // It fails if there is no terminal.
+    let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
 }
 
 /// Returns true if this process is in the foreground of the terminal on stdin, or on stdout, so that it may read it and change its settings. `true`

@@ -319,7 +319,8 @@ fn content_of(file: &Path) -> Content {
 mod tests {
     use super::*;
     use crate::config::settings::{
-        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_SETTINGS, NOTIFY_SETTINGS, Setting, TEAM_SETTINGS, ValueKind,
+        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
+        ValueKind,
     };
     use crate::config::{Environment, TeamFlags};
 
@@ -371,6 +372,8 @@ mod tests {
         [prices.opus]
         input_usd_per_mtok = 1
         output_usd_per_mtok = 1
+        cache_read_usd_per_mtok = 1
+        cache_write_usd_per_mtok = 1
         [prices.sonnet]
         input_usd_per_mtok = 1
         output_usd_per_mtok = 1
@@ -420,6 +423,7 @@ mod tests {
         let tables = [
             (TEAM_SETTINGS, "", None),
             (BUDGET_SETTINGS, "budget.", None),
+            (PRICE_SETTINGS, "prices.opus.", None),
             (NOTIFY_SETTINGS, "notify.", None),
             (LEAD_SETTINGS, "", Some("lead")),
             (MEMBER_SETTINGS, "", Some("m1")),

@@ -282,8 +282,9 @@ fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
 }
 
-/// Asks a question and returns true if the person answers `y` or `yes`.
+/// Asks a question and returns true if the person answers `y` or `yes`. An answer that was typed before the question does not count.
 pub(super) fn ask_for_consent(context: &Context, question: &str) -> CliResult<bool> {
+    terminal::discard_input();
     context.note(question);
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;
