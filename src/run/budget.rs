@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::domain::budget::{
-    Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageFault, UsageKey,
+    Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TEXT_BYTES_PER_TOKEN_MAX, TokensAndUsd,
+    UsageFault, UsageKey,
 };
 use crate::domain::state_note::StateNote;
 use crate::domain::team_spec::TeamSpec;
@@ -357,14 +358,17 @@ impl Reservation {
 }
 
 impl ObservedUsage {
-    /// Returns the usage to count, and true if the provider confirmed it. Each received byte can be a token. For an incomplete answer the
-    /// output is unknown, because tool calls and thoughts may not be streamed.
+    /// Returns the usage to count, and true if the provider confirmed it. Each received byte can be a token, up to the limit of the answer. For
+    /// an incomplete answer the output is unknown, because tool calls and thoughts may not be streamed. A server that ignores the limit has
+    /// sent at least the tokens that its bytes need.
     fn outcome(&self, most: Usage) -> (Usage, bool) {
-        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(self.bytes), ..usage };
+        let needed = self.bytes / TEXT_BYTES_PER_TOKEN_MAX;
+        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(needed), ..usage };
+        let received = Usage { output_tokens: self.bytes.min(most.output_tokens), ..most };
         match (self.usage, self.has_answer) {
             _ if self.fault.is_some() => (at_least(most), false),
             (Some(usage), true) => (usage, true),
-            (None, true) => (Usage { output_tokens: self.bytes, ..most }, false),
+            (None, true) => (at_least(received), false),
             (None, false) if self.is_declined && self.bytes == 0 => (Usage::default(), true),
             (Some(usage), false) if usage.total() > most.total() => (at_least(usage), false),
             (_, false) => (at_least(most), false),
@@ -535,7 +539,7 @@ mod tests {
                 paid.mark_declined();
             }
             drop(paid);
-            assert_eq!(budget_guard.used_by("alice").tokens - before, 10 + 100_000);
+            assert_eq!(budget_guard.used_by("alice").tokens - before, 10 + 100_000 / TEXT_BYTES_PER_TOKEN_MAX);
         }
     }
 }

@@ -152,6 +152,8 @@ async fn usage_below_text_counts_as_maximum() {
         let count = warned.len();
         warned.dedup();
         assert_eq!((warned.len(), !warned.is_empty()), (count, has_warning), "{report:?}: {warned:?}");
+        let says_none = both(&output).contains("reports no usage; such requests count by their bytes");
+        assert_eq!(says_none, matches!(report, Report::Nothing), "{report:?}");
         let doctor = both(&run(&workspace, &["doctor"], &[]).await);
         assert!(doctor.contains("so the budget counts bytes"), "{doctor}");
         let requests = server.requests().len();

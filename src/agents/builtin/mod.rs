@@ -42,8 +42,8 @@ pub struct BuiltinAgent {
     known_files: KnownFiles,
     /// True after a warning that tool calls written as text are not run, until it calls a tool.
     has_warned_of_text_call: bool,
-    /// True after a warning about an impossible usage report of the provider.
-    has_warned_of_misreport: AtomicBool,
+    /// True after a warning about wrong or missing usage reports of its server.
+    has_warned_of_usage: AtomicBool,
 }
 
 impl BuiltinAgent {
@@ -68,7 +68,7 @@ impl BuiltinAgent {
             repetition: Repetition::default(),
             known_files: KnownFiles::default(),
             has_warned_of_text_call: false,
-            has_warned_of_misreport: AtomicBool::new(false),
+            has_warned_of_usage: AtomicBool::new(false),
         }
     }
 }

@@ -10,12 +10,11 @@ use tokio::time::Instant;
 use super::Turn;
 use super::response_listener::ResponseListener;
 use crate::agents::turn_control::StopLevel;
-use crate::domain::budget::UsageFault;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::{duration, exponential_backoff};
-use crate::ports::{ModelError, ModelRequest, ModelResponse, RequestPurpose};
+use crate::ports::{ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason};
 use crate::run::budget::{BudgetError, BudgetSpent};
 use crate::run::progress::Activity;
 use crate::run::stream::StreamEvent;
@@ -123,20 +122,23 @@ impl Turn<'_> {
             listener.publish(StreamEvent::Ended);
             let bytes = response.content.iter().map(block_bytes).sum();
             let usage = response.usage.and_then(|usage| listener.checked(usage, bytes as u64));
+            // The usage of an answer that was ended early is not known.
+            if response.usage.is_none() && response.stop != StopReason::Repetition && listener.has_server {
+                self.warn_of_usage(&request.model, "no usage; such requests count by their bytes");
+            }
             reservation.record_answer(usage, bytes);
             ModelResponse { usage, ..response }
         });
         if let Some(fault) = reservation.usage_fault() {
-            self.warn_of_misreport(&request.model, fault);
+            self.warn_of_usage(&request.model, &format!("{fault}; such requests count as their maximum"));
         }
         outcome.map_err(RequestFailure::Model)
     }
 
-    /// Warns once of a server that reports wrong usage.
-    fn warn_of_misreport(&self, model: &str, fault: UsageFault) {
-        if !self.agent.has_warned_of_misreport.swap(true, Ordering::Relaxed) {
-            let text = format!("the server of {model} reports {fault}; such requests count as their maximum");
-            self.host.services.events.warn(self.host.name(), text);
+    /// Warns once of a server that reports wrong usage, or none.
+    fn warn_of_usage(&self, model: &str, report: &str) {
+        if !self.agent.has_warned_of_usage.swap(true, Ordering::Relaxed) {
+            self.host.services.events.warn(self.host.name(), format!("the server of {model} reports {report}"));
         }
     }
 
