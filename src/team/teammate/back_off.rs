@@ -54,6 +54,7 @@ impl MemberError {
     fn waiting_for(&self) -> WaitingFor {
         match self {
             Self::Workspace(reason) => WaitingFor::Other(format!("its workspace: {reason}")),
+            Self::Agent(reason) => WaitingFor::Other(format!("its agent: {reason}")),
             _ => WaitingFor::Model(self.reason().to_owned()),
         }
     }
@@ -428,7 +429,10 @@ mod tests {
         assert!(back_off.record_agent_failure("no answer"));
         tokio::time::advance(WAIT_MAX).await;
         assert!(!back_off.can_work() && !back_off.take_due_prompt());
-        assert_eq!(back_off.waiting_for(), Some(WaitingFor::Model("no answer (3 failures in a row)".to_owned())));
+        assert_eq!(
+            back_off.waiting_for(),
+            Some(WaitingFor::Other("its agent: no answer (3 failures in a row)".to_owned()))
+        );
         back_off.retry();
         assert!(back_off.take_due_prompt());
         assert!(back_off.begin_prompt(2), "another prompt");
