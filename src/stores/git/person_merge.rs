@@ -72,7 +72,7 @@ impl<'a> PersonMerge<'a> {
     pub(super) fn create_commit(&self, into: &str, before: &str, tip: &str) -> Result<String, RepositoryError> {
         let (main, branch) = (self.main, self.branch);
         let by_hand = || format!("`git merge {branch}` shows what git reports");
-        let setting = main.git(["config", "--get", "merge.ff"]).run()?.line();
+        let setting = main.git(["config", "--get", "merge.ff"]).run()?.line().to_ascii_lowercase();
         let is_descendant = main.is_ancestor(before, tip)?;
         if is_descendant && !["false", "no", "off", "0"].contains(&setting.as_str()) {
             return Ok(tip.to_owned());
