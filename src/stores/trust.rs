@@ -4,9 +4,9 @@
 //! Each workspace has an entry of its own, and one for each of its teams. An entry is replaced as a whole. After a crash it is the old or
 //! the new one; after a power cut it can be missing or invalid. Then the person is asked again.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -17,6 +17,8 @@ use crate::domain::time::UnixMs;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{is_shared, is_trusted_owner};
 use crate::sandbox::protected_paths::trust_folder;
+use crate::stores::file::atomic_write::{StagedFile, sweep_temporaries};
+use crate::stores::fs::RealFileSystem;
 
 /// The longest entry that is read, in bytes.
 const ENTRY_BYTES_MAX: u64 = 2 * 1024 * 1024;
@@ -111,13 +113,12 @@ impl TrustStore {
         let missing = || io::Error::new(io::ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set");
         let folder = self.folder.as_ref().ok_or_else(missing)?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let temporary = folder.join(format!(".tmp-{}-{:x}", std::process::id(), fastrand::u64(..)));
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(&serde_json::to_vec(entry)?)?;
-            fs::rename(&temporary, folder.join(key))
-        };
-        write().inspect_err(|_| drop(fs::remove_file(&temporary)))
+        let files = RealFileSystem::default();
+        // A killed process can have left one.
+        sweep_temporaries(&files, folder).map_err(io::Error::other)?;
+        let staged = StagedFile::write(&files, folder, key, &serde_json::to_vec(entry)?).map_err(io::Error::other)?;
+        fs::set_permissions(staged.temporary_path(), fs::Permissions::from_mode(0o600))?;
+        staged.commit().map_err(io::Error::other)
     }
 }
 
@@ -140,8 +141,6 @@ fn team_key(workspace: &Path, team: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn store() -> (tempfile::TempDir, TrustStore, PathBuf) {
@@ -199,5 +198,18 @@ mod tests {
         }
         let homeless = TrustStore { folder: None };
         assert!(homeless.record_own(&workspace).is_err() && !homeless.is_own(&workspace));
+    }
+
+    #[test]
+    fn temporary_file_of_killed_process_is_removed() {
+        let (_home, store, workspace) = store();
+        store.record_own(&workspace).unwrap();
+        let folder = store.folder.as_ref().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        fs::write(folder.join(format!(".tmp-{}-0-1", child.id())), "{").unwrap();
+        store.record_own(&workspace).unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+        assert!(store.is_own(&workspace));
     }
 }
