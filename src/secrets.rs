@@ -45,7 +45,7 @@ impl Secret {
         (!value.is_empty()).then(|| Self(value.to_owned()))
     }
 
-    /// Creates a secret that no one can guess, also from others of this process. It has [`RANDOM_DIGITS`] digits that all of them share,
+    /// Creates a secret that no one can guess, also from others of this process. It has 32 hexadecimal digits that all of them share,
     /// so that one search finds them all, and as many of its own.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ pub struct Agreement {
     /// The time of the agreement.
     #[serde(rename = "agreedAt")]
     pub agreed_at: UnixMs,
-    /// The lines of the list; the first [`LINES_MAX`] when it is recorded.
+    /// The lines of the list; the first 1,000 when it is recorded.
     pub lines: Vec<AgreedLine>,
 }
 

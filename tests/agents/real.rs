@@ -12,7 +12,8 @@ use super::program::{installed, record_command, workspace};
 use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, refuse_quota, report};
 use super::starts::{contains, contents_below};
 use crate::testkit::model_server::{
-    ReceivedRequest, Server, ServerAction, call, events, streamed, streamed_answer, text,
+    CACHE_READ_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, ReceivedRequest, Server, ServerAction, call, events, streamed,
+    streamed_answer, text,
 };
 use crate::testkit::process::{Process, ProcessOutput, eventually, files_below, git};
 use crate::testkit::workspace::TestWorkspace;
@@ -171,7 +172,7 @@ async fn identity_survives_compaction_of_real_agent() {
                 // The size of the context is more than the agent's limit, which the variables below set.
                 (false, false) => {
                     let answer = events(&[bash("toolu_1", "echo hello > hello.txt")], "tool_use");
-                    streamed(&answer.replace("\"input_tokens\":100", "\"input_tokens\":90000"), 64)
+                    streamed(&answer.replace(&format!("\"input_tokens\":{INPUT_TOKENS}"), "\"input_tokens\":90000"), 64)
                 }
             }
         })
@@ -194,7 +195,8 @@ async fn identity_survives_compaction_of_real_agent() {
             !is_summary(request) && !request.body["messages"].to_string().contains("hello is written")
         };
         let large = requests.iter().filter(is_large).count();
-        let served = 149 * requests.len() + (90_000 - 100) * large;
+        let of_each = INPUT_TOKENS + CACHE_READ_TOKENS + OUTPUT_TOKENS;
+        let served = of_each * requests.len() as u64 + (90_000 - INPUT_TOKENS) * large as u64;
         assert_eq!(workspace.json(&["cost"])["tokens"], served, "{requests:?}");
         for request in &requests {
             assert!(request.body["messages"].to_string().contains("<identity>"), "{}", request.body["messages"]);
