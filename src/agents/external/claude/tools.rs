@@ -80,11 +80,22 @@ impl ClaudeTool {
             (Value::String(path), Subject::Path(_) | Subject::Folder(_)) if path == "~" || path.starts_with("~/") => {
                 Err(format!("`{field}` begins with `~`: write the path of the folder"))
             }
+            (Value::String(path), Subject::Path(_) | Subject::Folder(_)) if is_of_process(path) => {
+                Err(format!("`{field}` is below /proc or /dev/fd, which differ in each process: write the path itself"))
+            }
             (Value::String(text), _) => Ok(text.clone()),
             (Value::Null, Subject::Folder(_)) => Ok(String::new()),
             _ => Err(format!("{} needs a text in `{field}`", self.name)),
         }
     }
+}
+
+/// Returns true if a path can lead elsewhere in the process of the program than in Brigade's.
+fn is_of_process(path: &str) -> bool {
+    let path = path_pattern::normalised(path, "");
+    let mut parts = path.split('/').filter(|part| !part.is_empty() && *part != "..");
+    let is_outside = path.starts_with(['/', '.']);
+    is_outside && matches!((parts.next(), parts.next()), (Some("proc"), _) | (Some("dev"), Some("fd")))
 }
 
 /// The tools that it may use. Its tools for teams, sub-agents, schedules and worktrees are left out: Brigade does that work. Names that a
@@ -127,6 +138,7 @@ mod tests {
             ("NotebookEdit", json!({ "notebook_path": "a", "new_source": "x" }), "a"),
             ("Grep", json!({ "pattern": "x" }), ""),
             ("Grep", json!({ "pattern": "x", "path": "a" }), "a"),
+            ("Read", json!({ "file_path": "proc/a" }), "proc/a"),
             ("Bash", json!({ "command": "ls" }), "ls"),
         ] {
             assert_eq!(subject(tool, input.clone()).as_deref(), Ok(expected), "{tool} {input}");
@@ -147,6 +159,9 @@ mod tests {
             ("Bash", json!({ "command": "ls", "path": "b" }), "takes no path, and this call has `path`"),
             ("Edit", json!({ "file_path": ["a"] }), "needs a text in `file_path`"),
             ("Read", json!({ "file_path": "~/a" }), "begins with `~`"),
+            ("Read", json!({ "file_path": "/proc/self/cwd/secrets/a" }), "is below /proc"),
+            ("Read", json!({ "file_path": "../..//proc/7/cwd/a" }), "is below /proc"),
+            ("Grep", json!({ "path": "/./dev/fd/8" }), "is below /proc or /dev/fd"),
             ("Glob", json!({ "pattern": "/etc/*" }), "takes its folder in `path`"),
             ("Glob", json!({ "pattern": "src/../*" }), "takes its folder in `path`"),
         ] {
