@@ -117,8 +117,13 @@ pub enum TurnOutcome {
     AgentFailed(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
-    /// The agent's program ended before its model answered. The next turn continues.
-    AgentEnded,
+    /// The agent's program ended by itself. The next turn continues its session.
+    AgentEnded {
+        /// The program and its last words, for people.
+        reason: String,
+        /// True if it made a model request and no tool call ended: it used money and brought nothing.
+        is_fruitless: bool,
+    },
     /// The turn was aborted by the turn control.
     Aborted,
     /// The lead requested a shutdown.

@@ -102,7 +102,11 @@ fn agent_without_answer_is_not_started_again() {
                 ## Work\nrequires: shell\nafter: Wait\n```sh\necho done\n```\n";
     let silent =
         (format!("{ACCEPT}; read -r prompt; {RESULT}"), "without an answer to its mail (3 failures in a row)", 3);
-    let empty = (format!("{ACCEPT}; read -r prompt; text=; echo {SAY}; exit"), "ended by itself 10 times", 10);
+    let empty = (
+        format!("{ACCEPT}; read -r prompt; text=; echo {SAY}; exit"),
+        "ended by itself 3 times in a row without a tool call",
+        3,
+    );
     for (script, reason, starts_max) in [silent, empty] {
         let workspace = team(&format!("{COUNT}; {script}"), plan, "");
         workspace.write("plan.md", &plan.replace("GO", workspace.join("said-go").to_str().unwrap()));
@@ -117,6 +121,49 @@ fn agent_without_answer_is_not_started_again() {
         assert_eq!(starts(&workspace), starts_max);
         workspace.assert_nothing_is_left_running();
     }
+}
+
+/// Alice's agent says one text for each prompt and exits. It is started three times, although her task may be tried more often, and the
+/// reason names the cause and the remedy. Bob completes the other task.
+#[test]
+fn agent_that_exits_after_text_is_not_started_again() {
+    let plan = "## Write hello\nmax_attempts: 3\nWrite hello.\n\n## Work\nrequires: shell\n```sh\necho done\n```\n";
+    let exits = format!("{COUNT}; {ACCEPT}; read -r prompt; text=hi; echo {SAY}; exit 3");
+    let after_result = format!("{COUNT}; {ACCEPT}; read -r prompt; text=hi; echo {SAY}; {RESULT}; exit");
+    for (script, starts_max, reason) in [
+        (
+            exits,
+            3,
+            "ended by itself 3 times in a row without a tool call: Claude Code ended; start the program by hand",
+        ),
+        (after_result, 6, "ended its work twice without a report or any evidence"),
+    ] {
+        let workspace = team(&script, plan, "");
+        let mut run = workspace.start(&["run", "crew"]);
+        let code = run.code();
+        println!("{}", run.output_so_far());
+        let task = workspace.task(1);
+        assert_eq!((code, &workspace.task(2)["status"]), (Some(1), &"completed".into()), "{task}");
+        assert!(task.to_string().contains(reason), "{task}");
+        assert!(starts(&workspace) <= starts_max, "{} starts", starts(&workspace));
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// An agent that starts one process for each step, and calls a tool in each, makes progress. It completes its task in the sixth process.
+#[test]
+fn agent_that_exits_after_each_tool_completes_task() {
+    let call = |hook: &str| super::scripts::hook(hook, "Bash", "{\"command\":\"true\"}");
+    let (workspace, mut run) = start(&format!(
+        "{COUNT}; {ACCEPT}; read -r prompt; text=step; echo {SAY}\n\
+         if [ $(wc -l < $CLAUDE_CONFIG_DIR/starts) -lt 6 ]; then {}; {}; exit; fi\n\
+         echo hello > hello.txt; {}",
+        call("PreToolUse"),
+        call("PostToolUse"),
+        report()
+    ));
+    super::scripts::assert_ended(&workspace, &mut run, 0, "completes #1");
+    assert_eq!(starts(&workspace), 6);
 }
 
 /// The agent does not know any session, not even the one that it was told to begin. Each start is one failure of its model.

@@ -136,6 +136,8 @@ impl Turn<'_> {
 
     /// Records the start of a model request. The first one of a turn has a reservation.
     async fn start_request(&mut self) -> TurnEnd {
+        self.agent.ends_in_a_row = 0;
+        self.agent.has_requested = true;
         self.running.has_ended_turn = false;
         self.running.request.started = Some(Instant::now());
         self.host.record_request_start();
@@ -144,7 +146,6 @@ impl Turn<'_> {
     }
 
     fn end_request(&mut self, reported: Usage) {
-        self.agent.ends_in_a_row = 0;
         let fault = self.running.usage.request_fault(reported);
         let usage = if fault.is_some() { Usage::default() } else { reported };
         let running = &mut *self.running;
@@ -269,6 +270,7 @@ impl Turn<'_> {
 
     /// Ends the turn before the agent's next model request: withholds the first answer of the current one. Sends later ones.
     async fn end_turn_with(&mut self, answer: WithheldAnswer) -> TurnEnd {
+        self.agent.has_called = true;
         let running = &mut *self.running;
         running.withheld.push(answer);
         if running.has_ended_turn {
@@ -323,6 +325,7 @@ impl Turn<'_> {
         let step = host.step(&id, &call.tool, tool.about(&input));
         let work = host.run_step(step, tool.run(input, &host.context), |_| None);
         let result = finish_call(self.running, host, work).await;
+        self.agent.has_called = true;
         let (text, is_error, end) = match result {
             Some(Ok(ToolOutput { text, effect })) => (text, false, self.apply_effect(effect)),
             Some(Err(error)) => (error.to_string(), true, TurnOutcome::of_error(&error).map(|outcome| vec![outcome])),

@@ -75,8 +75,12 @@ struct AgentState {
     tool_specs: Vec<ToolSpec>,
     /// Shows its program in the state of the worktree.
     progress: Arc<Progress>,
-    /// The number of times that its program ended by itself since the last answer of its model.
+    /// The number of times that its program ended by itself since the last request of its model.
     ends_in_a_row: u32,
+    /// True if its model made a request since its program last ended by itself.
+    has_requested: bool,
+    /// True if a tool call ended or was denied since then.
+    has_called: bool,
     /// The id of its session; empty before the first one.
     session: String,
     /// True from the start of a session, and after the agent shortened its context, until it has the identity block.
@@ -101,6 +105,8 @@ impl AgentState {
             tools,
             progress,
             ends_in_a_row: 0,
+            has_requested: false,
+            has_called: false,
             session: String::new(),
             is_identity_due: false,
             needs_recap: false,

@@ -21,7 +21,7 @@ use crate::service::attempt_quota::AttemptLimit;
 const REQUEST_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest time for an agent to end its turn after it was interrupted.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of times that the program may end without an answer of its model before its member waits.
+/// The number of times that the program may end without a request of its model before its member waits.
 const ENDS_IN_A_ROW_MAX: u32 = 2;
 
 /// The end of a turn, or none yet.
@@ -77,7 +77,10 @@ impl Turn<'_> {
     /// made counts as its maximum.
     async fn finish_process(&mut self, outcomes: &[TurnOutcome]) -> Result<(), AgentError> {
         let is_failure = |outcome: &TurnOutcome| {
-            matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded)
+            matches!(
+                outcome,
+                TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded { .. }
+            )
         };
         if !outcomes.iter().any(is_failure) && self.host.turn_control.level() < StopLevel::ClaimLost {
             self.finish_request().await?;
@@ -168,7 +171,7 @@ impl Turn<'_> {
         self.continue_session(reason)
     }
 
-    /// Lets the next turn resume the session, unless the program failed too often without an answer of its model.
+    /// Lets the next turn resume the session, unless the program failed too often without a request of its model.
     pub(super) fn continue_session(&mut self, reason: String) -> TurnOutcome {
         // Without a request of its model it has used nothing.
         self.decline_request();
@@ -176,13 +179,16 @@ impl Turn<'_> {
         if let Some(limit) = self.host.context.caller.attempt_quota.add_program_end(claim, &reason) {
             return TurnOutcome::AgentFailed(limit.to_string());
         }
+        let has_called = std::mem::take(&mut self.agent.has_called);
+        if std::mem::take(&mut self.agent.has_requested) {
+            return TurnOutcome::AgentEnded { reason, is_fruitless: !has_called };
+        }
         if self.agent.ends_in_a_row >= ENDS_IN_A_ROW_MAX {
             self.agent.ends_in_a_row = 0;
             return temporary_failure(reason);
         }
         self.agent.ends_in_a_row += 1;
-        self.host.services.events.warn(self.host.name(), format!("{reason}; its session continues"));
-        TurnOutcome::AgentEnded
+        TurnOutcome::AgentEnded { reason, is_fruitless: false }
     }
 
     /// Reserves budget for the next model request. Returns the outcome of the turn if there is none.

@@ -30,7 +30,8 @@ pub enum MemberError {
     WrongModelSetting(String),
     /// Another permanent error of its model. It lasts until a retry.
     Model(String),
-    /// Its agent failed several attempts in a row by itself, or left its prompts without an answer. It lasts until a retry.
+    /// Its agent failed several attempts in a row by itself, left its prompts without an answer, or its program ended again and again. It
+    /// lasts until a retry.
     Agent(String),
     /// A permanent error of its tools or workspace. It lasts until a retry.
     Workspace(String),
@@ -95,6 +96,8 @@ pub(super) struct BackOff {
     harness_failures: u32,
     /// The failures of its agent since the last finished task or answered prompt.
     agent_failures: u32,
+    /// The ends of its agent's program after model requests without a tool call, since the last tool call, finished task or answered prompt.
+    fruitless_ends: u32,
     /// The number of the last prompt that started work without a task; `None` before the first one.
     prompt_started: Option<u64>,
     /// True if this prompt starts work again, because a failure ended that work.
@@ -204,12 +207,34 @@ impl BackOff {
     /// Records that a task was finished.
     pub fn record_finished_task(&mut self) {
         self.harness_failures = 0;
-        self.agent_failures = 0;
+        self.record_answered_prompts();
+    }
+
+    /// Records a turn with tool calls.
+    pub fn record_tool_calls(&mut self) {
+        self.fruitless_ends = 0;
     }
 
     /// Records that its agent did its work without a task, and left no prompt without an answer.
     pub fn record_answered_prompts(&mut self) {
         self.agent_failures = 0;
+        self.fruitless_ends = 0;
+    }
+
+    /// Records that its agent's program ended by itself after model requests without a tool call. It is started again at once, until too
+    /// many such ends in a row are a permanent error. Returns true then.
+    pub fn record_fruitless_end(&mut self, reason: &str) -> bool {
+        self.fruitless_ends += 1;
+        let is_permanent = self.fruitless_ends >= AGENT_FAILURES_MAX;
+        if is_permanent {
+            let error = format!(
+                "its agent's program ended by itself {AGENT_FAILURES_MAX} times in a row without a tool call: {reason}; start the program by hand to see the cause, and mend its `command` or its login"
+            );
+            self.set_last_error(&error);
+            self.error = Some(MemberError::Agent(error));
+            self.repeat_prompt();
+        }
+        is_permanent
     }
 
     /// Records a failure of its agent. Begins a wait, or a permanent error after too many in a row. Returns true if it is permanent.

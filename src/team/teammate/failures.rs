@@ -61,12 +61,18 @@ impl Teammate {
     /// Records that its model answered, if it did.
     pub(super) fn record_answer(&mut self, outcomes: &[TurnOutcome]) {
         let has_no_answer = |outcome: &TurnOutcome| {
-            matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded)
+            matches!(
+                outcome,
+                TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded { .. }
+            )
         };
         if outcomes.iter().any(has_no_answer) {
             return;
         }
         self.back_off.record_answer();
+        if outcomes.contains(&TurnOutcome::Event(PhaseEvent::TurnEnded)) {
+            self.back_off.record_tool_calls();
+        }
         let has_ended = outcomes.contains(&TurnOutcome::Event(PhaseEvent::WorkEnded));
         if has_ended && self.control.phase.claim().is_none() && !self.host.conversation.prompts.has_unanswered() {
             self.back_off.record_answered_prompts();
@@ -82,6 +88,20 @@ impl Teammate {
         if self.back_off.record_agent_failure(reason) {
             claims::notify_lead_of_agent(&self.host, reason).await;
         }
+    }
+
+    /// Records that the program of its agent ended by itself. Too many fruitless ends in a row are a permanent failure of its agent: tells
+    /// the lead. Unless the teammate is stopping, the attempt fails then; otherwise its session continues.
+    pub(super) async fn agent_ended(&mut self, reason: &str, is_fruitless: bool) -> PhaseEvent {
+        let is_stopping = matches!(self.control.phase, Phase::Stopping { .. });
+        if is_fruitless && !is_stopping && self.back_off.record_fruitless_end(reason) {
+            let error = self.back_off.last_error();
+            self.host.services.events.warn(self.host.name(), format!("its agent failed: {error}"));
+            claims::notify_lead_of_agent(&self.host, error).await;
+            return PhaseEvent::AttemptFailed;
+        }
+        self.host.services.events.warn(self.host.name(), format!("{reason}; its session continues"));
+        PhaseEvent::TurnEnded
     }
 
     /// Returns the events of an idle teammate whose agent has not answered a prompt. A new prompt starts work. One that started work

@@ -170,7 +170,9 @@ impl Teammate {
                 TurnOutcome::GoalDone(summary) => self.control.status.record_goal(summary),
                 // The lead sees the refusal and stops the team; nothing new starts until then.
                 TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
-                TurnOutcome::AgentEnded => events.push(PhaseEvent::TurnEnded),
+                TurnOutcome::AgentEnded { reason, is_fruitless } => {
+                    events.push(self.agent_ended(&reason, is_fruitless).await);
+                }
                 // The sender of the abort knows the reason.
                 TurnOutcome::Aborted => {}
             }
