@@ -349,11 +349,16 @@ fn steal_credential(level: &str) {
 fn warning_about_quota_is_printed_once() {
     let info = "{\"status\":\"allowed_warning\",\"resetsAt\":4102444800,\"surpassedThreshold\":0.9}";
     let event = format!("echo '{{\"type\":\"rate_limit_event\",\"rate_limit_info\":{info}}}'");
-    let work = format!("{event}; {event}; echo hello > hello.txt");
-    let (workspace, mut run) = start(&format!("{ACCEPT}; read -r prompt; {work}; {}", report()));
-    assert_ended(&workspace, &mut run, 0, "has used 90 % of its quota, which resets at 2100-01-01 00:00:00 UTC");
-    let warnings = workspace.events().iter().filter(|event| event.to_string().contains("of its quota")).count();
-    assert_eq!(warnings, 1);
+    let before = format!("{event}; {event}; {}", report());
+    // The report has its own way to the lead, so it can be read before a line that was written before it.
+    let interrupted = "until echo \"$line\" | grep -q '\"interrupt\"'; do read -r line; done";
+    let after = format!("{REPORT_IN_BAND}\n{interrupted}; {event}; {event}; {RESULT}; sleep 600");
+    for work in [before, after] {
+        let (workspace, mut run) = start(&format!("{ACCEPT}; read -r prompt; echo hello > hello.txt; {work}"));
+        assert_ended(&workspace, &mut run, 0, "has used 90 % of its quota, which resets at 2100-01-01 00:00:00 UTC");
+        let warnings = workspace.events().iter().filter(|event| event.to_string().contains("of its quota")).count();
+        assert_eq!(warnings, 1);
+    }
 }
 
 #[test]

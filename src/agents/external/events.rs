@@ -120,6 +120,7 @@ impl Turn<'_> {
             | AgentEvent::ToolCalled { .. }
             | AgentEvent::ToolResult { .. }
             | AgentEvent::RequestEnded(_)
+            | AgentEvent::QuotaLow { .. }
             | AgentEvent::PromptCompleted { .. }) => drop(self.handle(event).await?),
             _ => {}
         }

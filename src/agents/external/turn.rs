@@ -218,7 +218,10 @@ impl Turn<'_> {
         let deadline = Instant::now() + REQUEST_END_TIMEOUT;
         while self.running.request.started.is_some() && self.running.has_open_prompt {
             let Ok(Some(event)) = timeout_at(deadline, self.running.connection.next_event()).await else { break };
-            if matches!(event, AgentEvent::RequestEnded(_) | AgentEvent::PromptCompleted { .. }) {
+            if matches!(
+                event,
+                AgentEvent::RequestEnded(_) | AgentEvent::QuotaLow { .. } | AgentEvent::PromptCompleted { .. }
+            ) {
                 drop(self.handle(event).await?);
             }
         }
