@@ -464,6 +464,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn fruitless_ends_in_a_row_become_permanent() {
+        let mut back_off = BackOff::default();
+        let progress = [BackOff::record_tool_calls, BackOff::record_finished_task, BackOff::record_answered_prompts];
+        for record_progress in progress {
+            assert!((1..AGENT_FAILURES_MAX).all(|_| !back_off.record_fruitless_end("ended")) && back_off.can_work());
+            record_progress(&mut back_off);
+        }
+        assert!((1..AGENT_FAILURES_MAX).all(|_| !back_off.record_fruitless_end("ended")));
+        assert!(back_off.record_fruitless_end("ended") && !back_off.can_work());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn harness_failures_become_permanent() {
         let mut back_off = BackOff::default();
         for _ in 1..HARNESS_FAILURES_MAX {
