@@ -228,7 +228,7 @@ impl BackOff {
         let is_permanent = self.fruitless_ends >= AGENT_FAILURES_MAX;
         if is_permanent {
             let error = format!(
-                "its agent's program ended by itself {AGENT_FAILURES_MAX} times in a row without a tool call: {reason}; start the program by hand to see the cause, and mend its `command` or its login"
+                "its agent's program ended by itself {AGENT_FAILURES_MAX} times in a row without a tool call: {reason}; start the program by hand to see the cause, and correct its `command` or its login"
             );
             self.set_last_error(&error);
             self.error = Some(MemberError::Agent(error));
