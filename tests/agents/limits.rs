@@ -127,7 +127,7 @@ fn agent_without_answer_is_not_started_again() {
 /// reason names the cause and the remedy. Bob completes the other task.
 #[test]
 fn agent_that_exits_after_text_is_not_started_again() {
-    let plan = "## Write hello\nmax_attempts: 3\nWrite hello.\n\n## Work\nrequires: shell\n```sh\necho done\n```\n";
+    let plan = "## Write hello\nWrite hello.\n\n## Work\nrequires: shell\n```sh\necho done\n```\n";
     let exits = format!("{COUNT}; {ACCEPT}; read -r prompt; text=hi; echo {SAY}; exit 3");
     let after_result = format!("{COUNT}; {ACCEPT}; read -r prompt; text=hi; echo {SAY}; {RESULT}; exit");
     for (script, starts_max, reason) in [
