@@ -1,13 +1,14 @@
 //! The parts of a command line that rules are compared with, and the comparison.
 //!
-//! Quoted texts that run as commands are parts too, such as the one after `sh -c`. Of a text that is unclear, a second reading ignores all
-//! quotes: a rule then sees too much, and never too little.
+//! Quoted texts that run as commands are parts too, such as the one after `sh -c`. If a program may get its commands from a stream or an
+//! expansion, all quoted texts of the command line are. Of a text that is unclear, a second reading ignores all quotes. A rule then sees too
+//! much, and never too little.
 
 use std::collections::BTreeSet;
 
 use super::output::{one_line, shortened};
 use super::pattern::begins_with_words;
-use super::shell_words::{Part, ShellText, Word};
+use super::shell_words::{Part, ShellText, Word, unescaped};
 
 /// The longest sum of a command and all texts in it that are read as commands, in bytes. Linux starts no command of this length.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -19,14 +20,14 @@ const WORD_CHARS_MAX: usize = 60;
 /// The longest part of a command line in the text of a match, in characters.
 const PART_CHARS_MAX: usize = 120;
 
-/// Programs that read commands from their input. Here-documents in the same text, and quoted words before a pipe, are commands too.
+/// Programs that read commands from their input. Here-documents in the same text are commands too.
 #[rustfmt::skip]
-const READERS: [&str; 25] = [
-    "ash", "at", "bash", "batch", "busybox", "chroot", "crontab", "csh", "dash", "doas", "eval", "fish", "ksh", "mksh", "nsenter",
-    "parallel", "runuser", "sh", "source", "ssh", "su", "sudo", "tcsh", "unshare", "zsh",
+const READERS: [&str; 29] = [
+    "ash", "at", "bash", "batch", "busybox", "chroot", "crontab", "csh", "dash", "doas", "eval", "fish", "ksh", "mksh", "newgrp", "nsenter",
+    "parallel", "rbash", "runuser", "script", "sh", "source", "ssh", "su", "sudo", "tcsh", "unshare", "yash", "zsh",
 ];
-/// Programs that read text from their input, and run none of it.
-const WRITERS: [&str; 4] = ["cat", "gh", "git", "tee"];
+/// Programs that run nothing of their arguments and input.
+const WRITERS: [&str; 11] = ["cat", "diff", "echo", "gh", "git", "grep", "head", "printf", "tail", "tee", "wc"];
 /// Words after which a shell expects a command.
 const BEFORE_COMMAND: [&str; 14] =
     ["!", "builtin", "command", "coproc", "do", "elif", "else", "eval", "if", "then", "time", "until", "while", "{"];
@@ -50,8 +51,8 @@ impl CommandParts {
     /// [`TooLong`].
     pub fn read(command: &str) -> Result<Self, TooLong> {
         let (mut parts, mut seen, mut bytes) = (Vec::new(), BTreeSet::new(), 0);
-        let mut texts = vec![command.to_owned()];
-        while let Some(text) = texts.pop() {
+        let (mut texts, mut quoted, mut is_fed) = (vec![command.to_owned()], Vec::new(), false);
+        while let Some(text) = texts.pop().or_else(|| quoted.pop().filter(|_| is_fed)) {
             if seen.contains(&text) {
                 continue;
             }
@@ -66,7 +67,9 @@ impl CommandParts {
                 texts.push(rough.replace(['<', '>'], " "));
                 texts.push(rough);
             }
-            texts.extend(texts_run(shell_text));
+            is_fed |= shell_text.parts.iter().any(is_fed_reader);
+            quoted.extend(shell_text.parts.iter().flat_map(quoted_texts));
+            texts.extend(texts_run(shell_text, &mut quoted));
             seen.insert(text);
         }
         Ok(Self(parts))
@@ -215,31 +218,52 @@ fn readings(part: &Part) -> Vec<Vec<String>> {
     if expanded == written { vec![written] } else { vec![written, expanded] }
 }
 
-/// The texts that run as commands, and are not read yet.
-fn texts_run(shell_text: ShellText) -> Vec<String> {
+/// The texts that run as commands, and are not read yet. Here-documents that nothing in the text runs are added to `quoted`.
+fn texts_run(shell_text: ShellText, quoted: &mut Vec<String>) -> Vec<String> {
     let parts = &shell_text.parts;
     let mut texts: Vec<String> = parts.iter().flat_map(readings).flat_map(|words| texts_run_by(&words)).collect();
     texts.extend(shell_text.backquoted);
-    if parts.iter().any(is_reader) {
-        texts.extend(shell_text.documents);
-    }
-    if parts.iter().any(|part| part.is_after_pipe && is_reader(part)) {
-        let words = parts.iter().flat_map(written);
-        texts.extend(words.filter(|text| text.contains([' ', '\t', '\n'])));
+    if parts.iter().any(is_reader) { &mut texts } else { quoted }.extend(shell_text.documents);
+    texts
+}
+
+/// The texts that a part hands over if a program reads its output or a variable of it: quoted words, values in them, and the joined words.
+fn quoted_texts(part: &Part) -> Vec<String> {
+    let mut texts: Vec<String> =
+        part.words.iter().filter(|word| word.is_quoted).map(|word| word.written.clone()).collect();
+    if !texts.is_empty() {
+        texts.extend(texts.iter().filter_map(|text| value(text)).collect::<Vec<_>>());
+        texts.push(written(part).join(" "));
+        texts.extend(texts.iter().filter(|text| text.contains('\\')).map(|text| unescaped(text)).collect::<Vec<_>>());
     }
     texts
+}
+
+/// Returns true if the part may run text that another part hands over: it reads commands from a stream, or its program is an expansion.
+fn is_fed_reader(part: &Part) -> bool {
+    part.is_after_stream && is_reader(part) || program(&written(part)).starts_with(['$', '`'])
 }
 
 /// Returns true if the part may read commands from its input: with a program for it, with `.`, or with a program that is not known.
 fn is_reader(part: &Part) -> bool {
     let words = written(part);
-    let name_at = |index: usize| words.get(index).map_or("", |word| base_name(word));
+    let is_command = |index: usize| words[..index].iter().all(|word| is_before_command(word));
     let is_reader = |(index, word): (usize, &String)| match word.as_str() {
-        "." => index == 0 || name_at(index - 1).contains('=') || BEFORE_COMMAND.contains(&name_at(index - 1)),
-        word if word.starts_with('$') => !WRITERS.contains(&name_at(0)),
+        "." => is_command(index),
+        word if word.starts_with('$') => !WRITERS.contains(&program(&words)),
         word => READERS.contains(&base_name(word)),
     };
     words.iter().enumerate().any(is_reader)
+}
+
+/// The name of the program that a part runs. It is empty if there is none.
+fn program(words: &[String]) -> &str {
+    words.iter().find(|word| !is_before_command(word)).map_or("", |word| base_name(word))
+}
+
+/// Returns true if the word is an assignment, or one after which a shell expects a command.
+fn is_before_command(word: &str) -> bool {
+    BEFORE_COMMAND.contains(&word) || (word.contains('=') && !word.starts_with(['$', '`']))
 }
 
 /// The texts in the words that run as commands.
@@ -266,8 +290,8 @@ fn texts_run_by(words: &[String]) -> Vec<String> {
             texts.push(word.to_owned());
             texts.extend(value(word));
             commands_expected -= 1;
-        } else if is_cluster_with(word, 'o') {
-            // A shell takes the name of a setting before the command, as in `bash -co pipefail COMMAND`.
+        } else if is_cluster_with(word, 'o') || is_cluster_with(word, 'O') {
+            // A shell takes the name of a setting before the command, as in `bash -co pipefail COMMAND` and `bash -c +O extglob COMMAND`.
             commands_expected += 1;
         }
     }
@@ -291,24 +315,22 @@ fn alias_text(word: &str, next: &str) -> Option<String> {
     Some(format!("git {value}"))
 }
 
-/// Returns true if the word is one dash and letters, and this letter is one of them.
+/// Returns true if the word is one dash or plus sign and letters, and this letter is one of them.
 fn is_cluster_with(word: &str, letter: char) -> bool {
-    let letters = word.strip_prefix('-').unwrap_or_default();
+    let letters = word.strip_prefix(['-', '+']).unwrap_or_default();
     letters.contains(letter) && letters.chars().all(|letter| letter.is_ascii_alphabetic())
 }
 
-/// Returns the text in an option that takes a command, such as `-c`, `-qc` and `--command=TEXT`. It is empty if the text is the next word.
+/// Returns the text in an option that takes a command, such as `-c`, `-qcTEXT` and `--command=TEXT`. The text can be the next word instead.
 fn command_option<'a>(word: &'a str, letter: char, name: &str) -> Option<&'a str> {
     if let Some(long) = word.strip_prefix("--") {
         let (option, text) = long.split_once('=').unwrap_or((long, ""));
         return (!option.is_empty() && name.starts_with(option)).then_some(text);
     }
-    if is_cluster_with(word, letter) {
-        return Some("");
-    }
-    // Of `-mTEXT`, the text is a message.
     let (flags, text) = word.strip_prefix('-')?.split_once(letter)?;
-    (flags.is_empty() || (flags.len() == 1 && flags != "m")).then_some(text)
+    // Of `-mTEXT`, the text is a message.
+    let is_option = is_cluster_with(word, letter) || flags.is_empty() || (flags.len() == 1 && flags != "m");
+    is_option.then_some(text)
 }
 
 #[cfg(test)]
@@ -366,13 +388,13 @@ mod tests {
     #[test]
     fn nested_text_is_bounded() {
         let repeated = |word: &str| word.repeat(20_000 / word.len());
-        for word in ["$(", "`", "git -x ", "git ", "-co ", "{", "${", "<<E ", "<(", "\"$(", "$((", "\\\n", "sh -c "] {
+        for word in ["$(", "`", "git -x ", "git ", "-co ", "{", "${", "<<E ", "<(", "$((", "\\\n", "sh -c "] {
             let parts = CommandParts::read(&repeated(word)).unwrap();
             for pattern in ["git push", "git * push", "*push*"] {
                 assert_eq!(parts.find(pattern), None, "{word} {pattern}");
             }
         }
-        for word in ["eval ", "!", "a=!"] {
+        for word in ["eval ", "!", "a=!", "\"$("] {
             assert_eq!(CommandParts::read(&repeated(word)).err(), Some(TooLong), "{word}");
         }
     }
@@ -389,7 +411,36 @@ mod tests {
         word.chars().zip(kinds.iter().cycle()).map(quote).collect()
     }
 
+    /// Forms in which a program gets a text, and runs it.
+    const FEEDS: [&str; 12] = [
+        "echo TEXT | sh",
+        "true && printf '%s\\n' TEXT | sudo -u x bash -s",
+        "echo 'a b' TEXT | { cd /; zsh; }",
+        "f() { dash; }; echo TEXT | f",
+        "sh <(echo TEXT)",
+        ". <(printf 'cd x\\n%s\\n' TEXT)",
+        "bash -x < <(echo TEXT)",
+        "echo TEXT > >(sh)",
+        "coproc ksh; echo TEXT >&${COPROC[1]}",
+        "eval \"$(echo TEXT)\"",
+        "X=TEXT; bash -cO extglob \"$X\"",
+        "sh <<< TEXT",
+    ];
+
     proptest! {
+        #[test]
+        fn stream_never_hides_command(
+            kinds in proptest::collection::vec(0_u8.., 1..9),
+            before in "(cd x; |A=b |nice -n 5 |true && )*",
+            feeds in proptest::collection::vec(proptest::sample::select(&FEEDS[..]), 1..3),
+        ) {
+            let fed = |text: String, feed: &&str| feed.replace("TEXT", &quoted(&text, &kinds));
+            for (last, pattern) in [("git push", "git push"), ("zap", "zap"), ("zap;", "zap")] {
+                let command = feeds.iter().fold(format!("{before}{last}"), fed);
+                prop_assert!(find(&command, pattern).is_some(), "{command}");
+            }
+        }
+
         #[test]
         fn prefix_never_hides_command(
             // Words, redirections, assignments and operators, or quotes that may stay open. A `#` or a redirection takes what follows.

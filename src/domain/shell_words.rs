@@ -7,6 +7,8 @@
 const DEPTH_MAX: usize = 50;
 /// Separates the words that one word may become. No command contains it.
 const BREAK: char = '\0';
+/// Words that begin a coprocess or a function.
+const STREAM_WORDS: [&str; 2] = ["coproc", "function"];
 const REDIRECTIONS: [&str; 10] = ["<<<", "<<-", "<<", "<&", "<>", "<", ">>", ">&", ">|", ">"];
 
 /// A word of a command line.
@@ -16,7 +18,8 @@ pub struct Word {
     pub written: String,
     /// The text if each expansion gives nothing, or its default value. It has a [`BREAK`] where the shell may separate words.
     expanded: String,
-    is_quoted: bool,
+    /// Some of the text is in quotes, or after a backslash.
+    pub is_quoted: bool,
     open_braces: usize,
 }
 
@@ -64,8 +67,8 @@ impl Word {
 pub struct Part {
     /// The words. There is at least one.
     pub words: Vec<Word>,
-    /// A pipe comes before the part.
-    pub is_after_pipe: bool,
+    /// The part may read from a stream: a pipe, a process substitution, a coprocess or a function begins before the end of the part.
+    pub is_after_stream: bool,
 }
 
 /// A text that a shell would run.
@@ -81,7 +84,7 @@ pub struct ShellText {
     pub has_operator: bool,
     /// The text has a form in which shells differ, or one that is not closed. Words can be missing.
     pub is_unclear: bool,
-    has_pipe: bool,
+    has_stream: bool,
 }
 
 impl ShellText {
@@ -94,9 +97,24 @@ impl ShellText {
 
     fn end_part(&mut self, words: &mut Vec<Word>) {
         if !words.is_empty() {
-            self.parts.push(Part { words: std::mem::take(words), is_after_pipe: self.has_pipe });
+            self.parts.push(Part { words: std::mem::take(words), is_after_stream: self.has_stream });
         }
     }
+}
+
+/// Returns what `printf` and `echo -e` write for a text: its escape sequences become characters.
+pub fn unescaped(text: &str) -> String {
+    let mut reader = Reader { text, at: 0, depth: 0, found: &mut ShellText::default() };
+    let mut word = Word::default();
+    while let Some(letter) = reader.next() {
+        match letter {
+            // It ends the output.
+            '\\' if reader.skip("c") => word.push('\n'),
+            '\\' => reader.read_escape(&mut word),
+            _ => word.push(letter),
+        }
+    }
+    word.written
 }
 
 /// A here-document whose text begins after the line.
@@ -177,6 +195,7 @@ impl<'a> Reader<'a> {
                     let word = self.read_word();
                     // The parentheses of its patterns are not closed.
                     self.found.is_unclear |= is_substitution && word.written == "case";
+                    self.found.has_stream |= STREAM_WORDS.contains(&word.written.as_str());
                     if !(word.is_descriptor() && self.rest().starts_with(['<', '>'])) {
                         words.push(word);
                     }
@@ -194,7 +213,7 @@ impl<'a> Reader<'a> {
         // In arithmetic, `<<` and `#` have other meanings.
         self.found.is_unclear |= self.rest().starts_with("((");
         if !(self.skip("||") || self.skip("&&")) {
-            self.found.has_pipe |= self.peek() == Some('|');
+            self.found.has_stream |= self.peek() == Some('|') || self.rest().starts_with("()");
             self.next();
         }
     }
@@ -210,8 +229,15 @@ impl<'a> Reader<'a> {
         self.depth -= 1;
     }
 
+    /// Moves after the start of a process substitution.
+    fn skip_process_start(&mut self) -> bool {
+        let is_start = self.skip("<(") || self.skip(">(");
+        self.found.has_stream |= is_start;
+        is_start
+    }
+
     fn read_redirection(&mut self, words: &mut Vec<Word>, documents: &mut Vec<Document>) {
-        if self.skip("<(") || self.skip(">(") {
+        if self.skip_process_start() {
             self.read_substitution();
             words.push(Word { written: "<()".to_owned(), ..Word::default() });
             return;
@@ -219,7 +245,7 @@ impl<'a> Reader<'a> {
         self.found.has_operator = true;
         let operator = REDIRECTIONS.into_iter().find(|operator| self.skip(operator)).unwrap_or_default();
         self.skip_blanks();
-        if self.skip("<(") || self.skip(">(") {
+        if self.skip_process_start() {
             return self.read_substitution();
         }
         let target = self.read_word();

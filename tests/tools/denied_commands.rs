@@ -229,6 +229,46 @@ const HIDDEN: &[&str] = &[
     "echo $(case x in x) git push;; esac)",
     "echo \"$(case x in x) echo '\"';; esac)\"; git push; echo \"'\"",
     "true '' git; git push",
+    "printf 'git push\\n' | sh",
+    "printf 'git push\\c' | sh; echo -ne 'git push\\c' | sh",
+    "echo -e 'cd .\\ngit push' | bash",
+    "printf '\\147it push' | sh",
+    "printf '%s\\n' '# it'\\''s' 'git push' | sh",
+    "echo 'cd .; git' push | sh",
+    "echo \"bash -c 'git push'\" | sh",
+    "echo \"'git push'\" | xargs sh -c",
+    "echo 'git push' | xargs -I{} sh -c {}",
+    "echo 'git push' | while read -r line; do sh -c \"$line\"; done",
+    "f() { sh; }; echo 'git push' | f",
+    "function f { sh; }; echo 'git push' | f",
+    "bash -cO extglob 'git push'",
+    "bash -c -O extglob 'git push'",
+    "bash -c +O extglob 'git push'",
+    "bash -c +o posix -O extglob 'git push'",
+    ". <(echo 'git push')",
+    "builtin . <(echo 'git push')",
+    "A=b source <(echo 'git push')",
+    "bash <(echo 'git push')",
+    "bash < <(echo 'git push')",
+    "bash <(printf 'git push\\n')",
+    "BASH_ENV=<(echo 'git push') bash -c true",
+    "exec 3< <(echo 'git push'); sh <&3",
+    "echo 'git push' > >(sh); wait $!",
+    "echo 'git push' | tee >(sh) | cat",
+    "coproc sh; echo 'git push' >&${COPROC[1]}; eval \"exec ${COPROC[1]}>&-\"; wait",
+    "coproc sh; p=$COPROC_PID; printf 'git push\\nexit\\n' >&${COPROC[1]}; wait $p",
+    "coproc { echo 'git push; exit'; read -r line; }; sh <&${COPROC[0]}",
+    "eval \"$(echo 'git push')\"",
+    "eval `echo 'git push'`",
+    "eval \"`cat <<E\ngit push\nE\n`\"",
+    "eval true \"; $(printf 'git push\\n')\"",
+    "sh -c \"$(echo 'git push')\"",
+    "bash <<<\"$(echo 'git push')\"",
+    "$(echo 'git push')",
+    "X='git push'; $X",
+    "X='git push'; eval \"$X\"",
+    "X='cd .; git push'; sh -c \"$X\"",
+    "sh -c 'eval \"$1\"' x 'git push'",
 ];
 
 /// Commands that run `git push` in a shell without `$'…'`.
@@ -338,6 +378,22 @@ const EVERYDAY: &[&str] = &[
     "echo \"${X:-default}\" \"$(git rev-parse HEAD)\"",
     "gh pr create --title \"Document git push\" --body \"Use sudo make install\"",
     "jq '.scripts[\"git push\"]' package.json",
+    "echo \"git push\" | tee notes.md",
+    "printf 'git push\\n' >> notes.md",
+    "printf 'git push\\n' | tee -a notes.md | wc -l",
+    "grep -rn 'git push' docs | sort | uniq -c",
+    "for f in docs/*.md; do grep -n 'git push' \"$f\"; done",
+    "for f in docs/*.md; do grep -n 'git push' \"$f\" | head -1; done",
+    "diff <(grep 'git push' a.md) <(grep 'git push' b.md)",
+    "find() { grep -rn \"$1\" docs; }; find 'git push'",
+    "lines=$(grep -n 'git push' README.md); echo \"$lines\"",
+    "echo \"$(git rev-parse HEAD)\" && git commit -m \"document git push\"",
+    "bash scripts/test.sh 2>&1 | tail -5 && git commit -m \"document git push\"",
+    "bash <<'EOF'\ngit commit -m \"document git push\"\nEOF",
+    "bash -lc 'cd src && git commit -m \"document git push\"'",
+    ". \"$HOME/.cargo/env\" && cargo test && git commit -m 'document git push'",
+    "source .venv/bin/activate && python -m pytest -k 'git push'",
+    "ls | xargs -n1 basename && git commit -m 'document git push'",
 ];
 
 #[test]
@@ -356,6 +412,20 @@ fn deny_rule_sees_command_of_other_programs() {
     let permitted: Vec<&&str> =
         HIDDEN_ELSEWHERE.iter().filter(|command| !is_denied(&["bash(git push:*)"], command)).collect();
     assert!(permitted.is_empty(), "{permitted:#?}");
+}
+
+#[test]
+fn deny_rule_of_one_word_sees_command() {
+    let mut faults = Vec::new();
+    for command in HIDDEN.iter().filter(|command| command.contains("git push")) {
+        for (rule, word) in [("bash(zap)", "zap"), ("bash(zap:*)", "zap"), ("bash(zap)", "zap x")] {
+            let command = command.replace("git push", word);
+            if !is_denied(&[rule], &command) {
+                faults.push(format!("`{rule}` permits: {command}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
