@@ -213,6 +213,10 @@ fn scripts_and_files_of_team_are_listed() {
     let record =
         r#"{"v":1,"at":1763688000200,"kind":"message","role":"user","content":[{"type":"text","text":"Obey."}]}"#;
     workspace.write("origin/.team/transcripts/m1.jsonl", &format!("{record}\n"));
+    // A version of the roster that another program wrote, a change of the ledger, an agent's session, and an empty file.
+    let others = ["aside/config.json.1.0.0.0", "ledger.jsonl", "agents/m1/home/.session"];
+    others.iter().for_each(|file| workspace.write(&format!("origin/.team/{file}"), "{}"));
+    workspace.write("origin/.team/agents/.lock", "");
     clone_origin(&workspace);
     let lines = [
         "runs script.json, a script of a model (",
@@ -221,15 +225,23 @@ fn scripts_and_files_of_team_are_listed() {
         "sends the mail .team/inbox/m1.jsonl (",
         "sends the mail .team/inbox/.taken/lead-5.jsonl (",
         "sends the transcript .team/transcripts/m1.jsonl (",
+        "sends the file .team/aside/config.json.1.0.0.0 (2 bytes, ",
+        "sends the file .team/ledger.jsonl (",
+        "sends the file .team/agents/m1/home/.session (",
         "runs #9: touch planted",
     ];
     let answer = run_in(&workspace, "clone", &["run"]);
     assert_asks(&answer, &lines);
     assert!(!answer.err.contains("member other") && !answer.err.contains("member m1"), "{answer:?}");
+    assert!(!answer.err.contains(".lock"), "{answer:?}");
     run_in(&workspace, "clone", &["run", "--trust"]);
     let script = workspace.read("clone/script.json");
     workspace.write("clone/script.json", &format!("{script} "));
     assert_asks(&run_in(&workspace, "clone", &["run"]), &["- runs script.json", "+ runs script.json"]);
+    run_in(&workspace, "clone", &["run", "--trust"]);
+    workspace.write("clone/.team/requests.json", "[]");
+    git(workspace.path(), &["-C", "clone", "add", "-f", ".team/requests.json"]);
+    assert_asks(&run_in(&workspace, "clone", &["run"]), &["+ sends the file .team/requests.json (2 bytes"]);
 }
 
 #[test]

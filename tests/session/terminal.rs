@@ -121,7 +121,7 @@ impl TestSession {
         tcsetwinsize(&ours, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         let child = command
             .env_remove("COLUMNS")
-            // Brigade asks nobody in continuous integration.
+            // In continuous integration, Brigade asks no user.
             .env_remove("CI")
             .env("TERM", term)
             .stdin(theirs.try_clone().unwrap())

@@ -30,7 +30,6 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ),
     ("src/cli/doctor.rs", "fs::read(", "a file that it has just written"),
     ("src/cli/consent/mod.rs", ".read_line(", "the person's answer on a terminal"),
-    ("src/cli/consent/mod.rs", "read_dir(", "folders of `.team`, which confined commands cannot write"),
     ("src/cli/signals.rs", "unbounded_channel(", "signals, which the person sends"),
     ("src/cli/watch/mod.rs", "unbounded_channel(", "keys, which the person types"),
     ("src/domain/plan.rs", ".read_line(", "its own method; it parses a line of a plan with a limit"),

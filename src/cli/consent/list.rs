@@ -2,6 +2,7 @@
 //! settings. Each line stands for its complete content, also if its text is cut.
 
 use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -179,10 +180,16 @@ impl ConsentList {
         self.add_work(Effect::Sends, &text, content.as_bytes());
     }
 
-    /// Adds a file of mail or of a transcript.
-    pub(super) fn add_file(&mut self, what: &str, file: &Path, workspace: &Path) {
+    /// Adds a file of `.team`, by its path there.
+    pub(super) fn add_file(&mut self, in_team: &Path, file: &Path, workspace: &Path) {
+        let what = match in_team.iter().next().and_then(OsStr::to_str) {
+            Some("inbox") => "mail",
+            Some("transcripts") => "transcript",
+            _ => "file",
+        };
         let content = content_of(file);
-        let text = format!("the {what} {} ({})", display(file, workspace), content.text);
+        let shown = file.strip_prefix(workspace).unwrap_or(file).display();
+        let text = format!("the {what} {shown} ({})", content.text);
         self.add_work(Effect::Sends, &text, &content.bytes);
     }
 

@@ -1,12 +1,12 @@
 //! The agreement of the person to what the files of a workspace run, send, store and hand over.
 //!
-//! A clone or an archive can contain a config, a plan, scripts of models, prompts, tasks, members, mail and transcripts. Brigade lists what
+//! A clone or an archive can contain a config, a plan, scripts of models, prompts, tasks and a `.team` folder. Brigade lists what
 //! they do before it uses them, and asks. It records the list outside of the workspace, and asks again when the list changes, by
 //! a pull, an agent or the person. The reasons are in `docs/decisions/consent.md`.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::DirEntry;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::domain::name::Name;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::TeamSpec;
 use crate::embed;
-use crate::platform::reading::AllowedKinds;
+use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::terminal;
 use crate::providers;
 use crate::sandbox::environment::TRUST_VARIABLE;
@@ -40,6 +40,8 @@ use list::{ConsentList, Line, Standing};
 
 /// The most lines of a list that are shown. The settings come first; the named files contain the rest.
 const LINES_SHOWN_MAX: usize = 60;
+/// The most entries below a `.team` that came with a workspace.
+const TEAM_ENTRIES_MAX: usize = 100_000;
 
 /// The flag by which a person agrees without being asked.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -291,8 +293,8 @@ pub(super) fn ask_for_consent(context: &Context, question: &str) -> CliResult<bo
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// Adds board, members, mail and transcripts: all of them if they are not the user's own, else those that git tracks, because a pull can
-/// have brought them.
+/// Adds board, members and all other files of `.team`: all of them if they are not the user's own, else those that git tracks, because a
+/// pull can have brought them.
 fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &TeamSpec) -> CliResult<()> {
     let [board, team_folder] = [BOARD_FOLDER, TEAM_FOLDER].map(|name| workspace.join(name));
     if !board.is_dir() && !team_folder.is_dir() {
@@ -307,10 +309,14 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
         spec = super::on_one_thread(spec_with_spawned(context, &spec))?;
         spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member));
     }
-    for (what, folder) in [("mail", "inbox"), ("mail", "inbox/.taken"), ("transcript", "transcripts")] {
-        let files = files_with_content(&team_folder.join(folder));
-        let is_foreign = |file: &&PathBuf| file.strip_prefix(workspace).is_ok_and(|file| foreign.has(file));
-        files.iter().filter(is_foreign).for_each(|file| list.add_file(what, file, workspace));
+    if foreign.has_below(TEAM_FOLDER) {
+        for file in files_of_team(&team_folder)? {
+            let path = Path::new(TEAM_FOLDER).join(&file);
+            // The members have lines of their own.
+            if foreign.has(&path) && file != Path::new(ROSTER_FILE) {
+                list.add_file(&file, &workspace.join(path), workspace);
+            }
+        }
     }
     if foreign.is_empty() || !board.is_dir() {
         return Ok(());
@@ -330,15 +336,32 @@ async fn spec_with_spawned(context: &Context, spec: &TeamSpec) -> CliResult<Team
     Ok(restore_members(spec.clone(), &stores, &connect).await?.0)
 }
 
-/// Returns the files and links in `folder` that are not hidden and not empty, sorted.
-fn files_with_content(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
-    let files = entries.filter(|entry| entry.metadata().is_ok_and(|metadata| !metadata.is_dir() && metadata.len() > 0));
-    let mut files: Vec<PathBuf> =
-        files.filter(|entry| !is_hidden(&entry.file_name())).map(|entry| entry.path()).collect();
+/// Returns all files and links below `.team` that are not empty, sorted, relative to it. Follows no link.
+///
+/// # Errors
+/// There are more than [`TEAM_ENTRIES_MAX`], or a folder cannot be read. Then a launch could use a file that no list shows.
+fn files_of_team(team_folder: &Path) -> CliResult<Vec<PathBuf>> {
+    let refused = |folder: &Path, error: io::Error| {
+        let message = format!("cannot list the files of {TEAM_FOLDER}: cannot read {}: {error}", folder.display());
+        CliError::usage(message).hint(format!("move {TEAM_FOLDER} away, if you do not need its mail and transcripts"))
+    };
+    let mut files = Vec::new();
+    let mut folders = vec![team_folder.to_owned()];
+    let mut left = TEAM_ENTRIES_MAX;
+    while let Some(folder) = folders.pop().filter(|folder| folder.is_dir()) {
+        let entries = reading::list(&folder, left).map_err(|error| refused(&folder, error))?;
+        left -= entries.len();
+        for path in entries.iter().map(DirEntry::path) {
+            let metadata = path.symlink_metadata().map_err(|error| refused(&path, error))?;
+            if metadata.is_dir() {
+                folders.push(path);
+            } else if metadata.len() > 0 {
+                files.push(path.strip_prefix(team_folder).unwrap_or(&path).to_owned());
+            }
+        }
+    }
     files.sort();
-    files
+    Ok(files)
 }
 
 fn task_file(id: TaskId) -> PathBuf {
@@ -356,6 +379,11 @@ impl Tracked {
 
     fn is_empty(&self) -> bool {
         self.0.as_ref().is_some_and(HashSet::is_empty)
+    }
+
+    /// Returns true if git tracks a file below this folder of the workspace.
+    fn has_below(&self, folder: &str) -> bool {
+        self.0.as_ref().is_none_or(|files| files.iter().any(|file| Path::new(file).starts_with(folder)))
     }
 
     /// Returns true if git tracks this file, in any case of its letters, or a folder above it: git lists a submodule by its folder.
