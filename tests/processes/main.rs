@@ -28,6 +28,8 @@ mod evidence;
 mod goals;
 mod hostile;
 mod inboxes;
+#[cfg(target_os = "linux")]
+mod installs;
 mod isolated;
 mod kills;
 mod leads;
