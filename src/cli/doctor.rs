@@ -394,18 +394,18 @@ fn model_specs(context: &Context) -> Vec<ModelSpec> {
 
 /// Checks the providers' keys. The finding contains the names of variables, never their values.
 fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
-    let names = |provider: &providers::Provider| provider.keys.iter().copied();
-    let set: Vec<&str> = providers::PROVIDERS.iter().flat_map(names).filter(|name| is_set(name)).collect();
+    let set: Vec<&str> =
+        providers::PROVIDERS.iter().flat_map(providers::Provider::keys).filter(|name| is_set(name)).collect();
     if !set.is_empty() {
         return ok("keys", format!("set: {}", set.join(", ")));
     }
     let is_used = |provider: &&providers::Provider| specs.iter().any(|spec| spec.provider == provider.name);
     let used: Vec<&providers::Provider> = providers::PROVIDERS.iter().filter(is_used).collect();
-    match used.iter().find(|provider| !provider.keys.is_empty()) {
+    match used.iter().find(|provider| provider.keys().next().is_some()) {
         Some(provider)
-            if specs.iter().any(|spec| spec.provider == provider.name && (provider.server)(spec).is_none()) =>
+            if specs.iter().any(|spec| spec.provider == provider.name && provider.server(spec).is_none()) =>
         {
-            let variables = provider.keys.join(" or ");
+            let variables = provider.keys().collect::<Vec<_>>().join(" or ");
             warn("keys", format!("none set; the provider `{}` needs one", provider.name), format!("set {variables}"))
         }
         Some(provider) => ok("keys", format!("none set; servers of `{}` may need none", provider.name)),
@@ -416,7 +416,7 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 
 /// Connects to the servers in the settings. It sends no data.
 fn check_servers(specs: &[ModelSpec]) -> Vec<Finding> {
-    let server = |spec: &ModelSpec| (providers::provider(&spec.provider)?.server)(spec);
+    let server = |spec: &ModelSpec| providers::provider(&spec.provider)?.server(spec);
     let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();
     let check = |server: String| match connect(&server) {
         Ok(()) => ok("server", format!("{server} accepts connections")),

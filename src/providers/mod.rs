@@ -3,14 +3,24 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use chat::{ChatApi, Compat, MaxTokensField};
+use exchange::Api;
+use service::{KeyVariable, Service};
+
 use crate::domain::team_spec::{AgentKind, ExternalProgram, MemberSpec, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 
-pub mod anthropic;
+pub mod chat;
 mod claude_code;
+#[doc(hidden)]
+pub mod errors;
+pub mod exchange;
 mod http;
+pub mod messages;
+mod repetition;
 pub mod scripted;
+pub mod service;
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod sse;
@@ -26,16 +36,39 @@ pub struct Provider {
     pub model: Option<&'static str>,
     /// True if `model` is the path of a file. A relative one starts at the folder of the file with the setting.
     pub model_is_path: bool,
-    /// The environment variables that can hold its key.
-    pub keys: &'static [&'static str],
     /// True if its tokens cost money.
     pub costs_money: bool,
-    /// Returns the server that the settings name, as `host:port`.
-    pub server: fn(&ModelSpec) -> Option<String>,
     /// The kind of agent of its members.
     pub agent: AgentKind,
+    /// The service that it reaches over HTTP.
+    pub service: Option<Service>,
     /// Builds the client of one member, for [`AgentKind::Builtin`]. The error names the wrong setting.
     pub connect: Option<Connect>,
+}
+
+impl Provider {
+    const fn http(name: &'static str, about: &'static str, service: Service) -> Self {
+        Self {
+            name,
+            about,
+            model: Some("the model's name in the API"),
+            model_is_path: false,
+            costs_money: true,
+            agent: AgentKind::Builtin,
+            service: Some(service),
+            connect: Some(service::connect),
+        }
+    }
+
+    /// Returns the environment variables that can hold its key.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.service.iter().flat_map(|service| service.keys).map(|key| key.name)
+    }
+
+    /// Returns the server that the settings name, as `host:port`.
+    pub fn server(&self, spec: &ModelSpec) -> Option<String> {
+        self.service.as_ref()?.server(spec)
+    }
 }
 
 /// The programs of a team's external agents.
@@ -60,39 +93,83 @@ pub struct ProgramError {
 /// Builds a client from the settings of one member.
 pub type Connect = fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>;
 
+/// A server on this machine: without a key, and for free.
+const fn local(name: &'static str, about: &'static str, base_url: &'static str) -> Provider {
+    let service = Service { base_url: Some(base_url), needs_key: false, ..CHAT };
+    Provider { costs_money: false, ..Provider::http(name, about, service) }
+}
+
+/// A service with chat completions, whose key is in this variable.
+const fn hosted(
+    name: &'static str,
+    about: &'static str,
+    base_url: &'static str,
+    keys: &'static [KeyVariable],
+    api: fn() -> Box<dyn Api>,
+) -> Provider {
+    Provider::http(name, about, Service { base_url: Some(base_url), keys, api, ..CHAT })
+}
+
+/// A service with chat completions about which nothing else is known.
+const CHAT: Service = Service {
+    base_url: None,
+    base_url_variable: None,
+    keys: &[],
+    needs_key: true,
+    path: "/chat/completions",
+    adds_version: false,
+    headers: &[],
+    api: || Box::new(ChatApi(Compat::DEFAULT)),
+    window_tokens: |_| None,
+};
+
+/// A key in the header that chat completions use.
+const fn bearer(name: &'static str) -> KeyVariable {
+    KeyVariable { name, header: "authorization", prefix: "Bearer " }
+}
+
+/// Chat completions with `max_completion_tokens`.
+fn completion_tokens_api() -> Box<dyn Api> {
+    Box::new(ChatApi(Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT }))
+}
+
+fn chat_api() -> Box<dyn Api> {
+    Box::new(ChatApi(Compat::DEFAULT))
+}
+
 /// All providers.
+#[rustfmt::skip]
 pub const PROVIDERS: &[Provider] = &[
-    Provider {
-        name: "anthropic",
-        about: "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY",
-        model: Some("the model's name in the API"),
-        model_is_path: false,
-        keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
-        costs_money: true,
-        server: anthropic::server,
-        agent: AgentKind::Builtin,
-        connect: Some(anthropic::connect),
-    },
+    Provider::http("anthropic", "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY", messages::ANTHROPIC),
     Provider {
         name: "claude-code",
         about: "the program Claude Code, with your login; needs isolation = \"worktree\"",
         model: None,
         model_is_path: false,
-        keys: &[],
         costs_money: true,
-        server: |_| None,
         agent: AgentKind::Program(ExternalProgram::ClaudeCode),
+        service: None,
         connect: None,
     },
+    hosted("openai", "models of OpenAI; the key is in OPENAI_API_KEY", "https://api.openai.com/v1", &[bearer("OPENAI_API_KEY")], completion_tokens_api),
+    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], completion_tokens_api),
+    hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], chat_api),
+    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], chat_api),
+    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], chat_api),
+    hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], completion_tokens_api),
+    local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1"),
+    local("lmstudio", "models of LM Studio on this machine", "http://127.0.0.1:1234/v1"),
+    local("vllm", "models of a vLLM server", "http://127.0.0.1:8000/v1"),
+    local("llamacpp", "the model of llama.cpp's server", "http://127.0.0.1:8080/v1"),
+    Provider::http("openai-compatible", "another server with chat completions, at `base_url`; the key is in OPENAI_API_KEY", Service { keys: &[bearer("OPENAI_API_KEY")], ..CHAT }),
     Provider {
         name: "runbook",
         about: "needs no key: runs the fenced sh blocks of a task's description",
         model: None,
         model_is_path: false,
-        keys: &[],
         costs_money: false,
-        server: |_| None,
         agent: AgentKind::Runbook,
+        service: None,
         connect: None,
     },
     Provider {
@@ -100,10 +177,9 @@ pub const PROVIDERS: &[Provider] = &[
         about: "answers from the script file that `model` names, for tests and examples",
         model: Some("the path of its script"),
         model_is_path: true,
-        keys: &[],
         costs_money: false,
-        server: |_| None,
         agent: AgentKind::Builtin,
+        service: None,
         connect: Some(scripted::connect),
     },
 ];
@@ -114,26 +190,12 @@ pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
         &["claude", "anthropic-api", "sonnet", "opus", "haiku"],
         "did you mean `anthropic`, whose key is in ANTHROPIC_API_KEY, or `claude-code`, the program with your login?",
     ),
+    (&["gpt", "chatgpt"], "did you mean `openai`, whose key is in OPENAI_API_KEY?"),
+    (&["google"], "did you mean `gemini`, whose key is in GEMINI_API_KEY?"),
+    (&["llama", "llama.cpp"], "did you mean `llamacpp`, llama.cpp's server, or `ollama`?"),
     (
-        &[
-            "openai",
-            "gpt",
-            "chatgpt",
-            "codex",
-            "azure",
-            "gemini",
-            "google",
-            "mistral",
-            "deepseek",
-            "openrouter",
-            "groq",
-        ],
-        "Brigade speaks only the Messages API: set provider = \"anthropic\" and base_url to a server that speaks it",
-    ),
-    (
-        &["ollama", "llama", "llama.cpp", "llamacpp", "vllm", "lmstudio", "local"],
-        "for a local server that speaks the Messages API (POST /v1/messages), set provider = \"anthropic\", model and \
-         base_url = \"http://127.0.0.1:PORT\"; see examples/local-server",
+        &["local", "custom"],
+        "did you mean `openai-compatible`? It needs `base_url`, the address of a server with chat completions",
     ),
     (
         &["shell", "sh", "bash", "none", "mock"],

@@ -9,7 +9,8 @@ use brigade::domain::transcript::{Block, Role, Usage};
 use brigade::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
 };
-use brigade::providers::anthropic::{API_KEY, AUTH_TOKEN, Anthropic};
+use brigade::providers::exchange::HttpModel;
+use brigade::providers::messages::{ANTHROPIC, API_KEY, AUTH_TOKEN};
 use serde_json::json;
 use tokio::sync::Barrier;
 
@@ -38,14 +39,14 @@ impl Listener for RecordingListener {
     fn on_usage(&self, _usage: Usage) {}
 }
 
-pub fn client(url: &str) -> Anthropic {
+pub fn client(url: &str) -> HttpModel {
     let spec = ModelSpec {
         provider: "anthropic".into(),
         model: "m".into(),
         base_url: Some(url.to_owned()),
         ..ModelSpec::default()
     };
-    Anthropic::new(&spec, &|name| (name == API_KEY).then(|| KEY.to_owned())).unwrap()
+    ANTHROPIC.model(&spec, &|name| (name == API_KEY).then(|| KEY.to_owned())).unwrap()
 }
 
 pub fn request() -> ModelRequest {
@@ -122,8 +123,8 @@ async fn auth_token_is_bearer_and_local_server_needs_no_key() {
         base_url: Some(server.url.clone()),
         ..ModelSpec::default()
     };
-    let with_token = Anthropic::new(&spec, &|name| (name == AUTH_TOKEN).then(|| "a-token".to_owned())).unwrap();
-    let without = Anthropic::new(&spec, &|_| None).unwrap();
+    let with_token = ANTHROPIC.model(&spec, &|name| (name == AUTH_TOKEN).then(|| "a-token".to_owned())).unwrap();
+    let without = ANTHROPIC.model(&spec, &|_| None).unwrap();
     for client in [with_token, without] {
         client.request(request(), &()).await.unwrap();
     }

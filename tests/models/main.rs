@@ -4,6 +4,7 @@
 
 mod answers;
 mod budgets;
+mod chat;
 mod failures;
 mod outages;
 

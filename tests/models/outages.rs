@@ -155,7 +155,7 @@ async fn used_up_quota_holds_for_account_and_survives_kill() {
     let workspace = with_plan(&server.url, &["alice", "bob", "carol"]);
     for launch in 0..2 {
         let mut brigade = workspace.brigade(&["run", "crew"]);
-        brigade.env(brigade::providers::anthropic::API_KEY, KEY);
+        brigade.env(brigade::providers::messages::API_KEY, KEY);
         let mut run = crate::testkit::process::Process::start(brigade, &workspace.join(&format!("said-{launch}.txt")));
         eventually("all wait for the quota", async || {
             let team = workspace.json(&["team"]).to_string();

@@ -29,8 +29,10 @@ use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;
 use brigade::domain::worktree_state::WorktreeState;
-use brigade::providers::anthropic::assembly::MessageAssembler;
-use brigade::providers::anthropic::errors::from_response;
+use brigade::providers::chat::assembly::ChatAssembler;
+use brigade::providers::errors::from_response;
+use brigade::providers::exchange::Assembler;
+use brigade::providers::messages::assembly::MessageAssembler;
 use brigade::providers::sse::{SseEvent, SseReader};
 use brigade::stores::file::format::check_format;
 use brigade::stores::fs::RealFileSystem;
@@ -77,7 +79,8 @@ pub const TARGETS: [Target; 20] = [
         b"A=1 sudo -u x git -C dir push >out 2>&1 && sh -c 'git push' || $(git \\\n push)", b"cat <<-'E' | bash\n\tgit push\n\tE\n# don't\n",
         b"case $X in x) echo \"${X:-`git push`}\";; esac; echo $'\\x67it' {git,push} $((1<<2))"] },
     Target { name: "events_of_model", run: events_of_model, samples: &[
-        include_bytes!("../models/llama_cpp.sse"), include_bytes!("samples/answer.sse")] },
+        include_bytes!("../models/llama_cpp.sse"), include_bytes!("samples/answer.sse"),
+        include_bytes!("samples/chat.sse")] },
     Target { name: "error_of_model", run: error_of_model, samples: &[
         br#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
         b"<html><title>502</title></html>"] },
@@ -349,14 +352,12 @@ fn events_of_model(bytes: &[u8]) {
         Ok(at_once) => assert_eq!((at_once, false), (events.clone(), is_too_large)),
         Err(_) => assert!(is_too_large),
     }
-    let mut assembly = MessageAssembler::default();
-    for event in &events {
-        if assembly.process_event(event, &()).is_err() {
-            break;
-        }
+    let assemblers: [Box<dyn Assembler>; 2] = [Box::<MessageAssembler>::default(), Box::<ChatAssembler>::default()];
+    for mut assembler in assemblers {
+        // The rest of a stream after an error is not read.
+        let _ = events.iter().find(|event| assembler.process_event(event, &()).is_err());
+        let _ = (assembler.may_end(), assembler.finish("spare"));
     }
-    let _ = assembly.is_complete();
-    let _ = assembly.finish("spare");
 }
 
 fn error_of_model(bytes: &[u8]) {

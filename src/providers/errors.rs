@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::output::{one_line, shortened};
@@ -24,9 +23,28 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The smallest context window, in tokens. A smaller number in an error has another meaning.
 const WINDOW_TOKENS_MIN: u64 = 512;
 
-/// The texts for a context that is too long, of the API and of llama.cpp's server.
-const TOO_LONG: [&str; 4] =
-    ["prompt is too long", "exceed context limit", "exceeds the available context size", "exceed_context_size_error"];
+/// The texts for a context that is too long, of all known servers, in lower case.
+const TOO_LONG: [&str; 17] = [
+    "prompt is too long",
+    "exceed context limit",
+    "exceed_context_size_error",
+    "context_length_exceeded",
+    "exceeds the context window",
+    "context window exceeds limit",
+    "exceeds the available context size",
+    "available context size (",
+    "maximum context length",
+    "exceeds the maximum number of tokens allowed",
+    "maximum prompt length is",
+    "reduce the length of the messages",
+    "longer than the model's context length",
+    "greater than the context length",
+    "exceeded model token limit",
+    "range of input length",
+    "model_context_window_exceeded",
+];
+/// The texts of errors that are about the rate, even if they name tokens, in lower case.
+const RATE_LIMITED: [&str; 2] = ["rate limit", "too many requests"];
 /// The kinds of errors of a wrong key or model: those of the API, and that of servers that are compatible with other APIs too.
 const WRONG_SETTING_KINDS: [&str; 4] =
     ["authentication_error", "permission_error", "not_found_error", "model_not_found"];
@@ -38,29 +56,50 @@ const NO_CREDIT: &str = "credit balance";
 /// `overloaded_error`, `api_error` and unknown kinds.
 const FINAL_KIND: &str = "invalid_request_error";
 
-/// An error as the API describes it.
-#[derive(Debug, Deserialize, Default)]
+/// An error as the server describes it.
+#[derive(Debug, Default)]
 pub struct ApiError {
     /// The kind, such as `overloaded_error`.
-    #[serde(rename = "type", default)]
     pub kind: Option<String>,
-    /// A more exact kind, such as `model_not_found`, or a number, of some compatible servers.
-    #[serde(default)]
-    pub code: Value,
+    /// A more exact kind, such as `model_not_found`, or a number.
+    pub code: Option<String>,
     /// The message for people.
-    #[serde(default)]
     pub message: Option<String>,
     /// The context window in an error of llama.cpp's server.
-    #[serde(default)]
     pub n_ctx: Option<u64>,
 }
 
 impl ApiError {
     /// Reads the beginning of a response. One that is not JSON is a page or a text.
     fn of_body(body: &str) -> Self {
-        match serde_json::from_str::<ApiErrorBody>(body) {
-            Ok(ApiErrorBody { error }) => error,
-            Err(_) => Self { message: Some(page_text(body)), ..Self::default() },
+        match serde_json::from_str::<Value>(body) {
+            Ok(value @ (Value::Object(_) | Value::Array(_))) => Self::of_value(&value),
+            _ => Self { message: Some(page_text(body)), ..Self::default() },
+        }
+    }
+
+    /// Reads an error in any of the forms that servers use: an object, a list of one, or a text; alone, or under `error` or `detail`.
+    pub fn of_value(value: &Value) -> Self {
+        let word = |value: &Value| match value {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        match value {
+            Value::Array(errors) => errors.first().map(Self::of_value).unwrap_or_default(),
+            Value::Object(fields) => {
+                let inner =
+                    ["error", "detail"].iter().filter_map(|key| fields.get(*key)).find(|inner| !inner.is_null());
+                if let Some(inner) = inner {
+                    return Self::of_value(inner);
+                }
+                let field = |key: &str| fields.get(key).and_then(word);
+                let message = field("message").or_else(|| field("msg"));
+                let n_ctx = fields.get("n_ctx").and_then(Value::as_u64);
+                Self { kind: field("type"), code: field("code"), message, n_ctx }
+            }
+            Value::String(text) => Self { message: Some(text.clone()), ..Self::default() },
+            _ => Self::default(),
         }
     }
 
@@ -72,7 +111,7 @@ impl ApiError {
 
     /// Returns true if the key or the model in the settings is wrong, or the account has no credit.
     fn is_wrong_setting(&self) -> bool {
-        let mut kinds = self.kind.as_deref().into_iter().chain(self.code.as_str());
+        let mut kinds = self.kind.as_deref().into_iter().chain(self.code.as_deref());
         self.is_about_credit() || kinds.any(|kind| WRONG_SETTING_KINDS.contains(&kind))
     }
 
@@ -86,25 +125,18 @@ impl ApiError {
     }
 }
 
-/// The body of an error response, or the data of an `error` event.
-#[derive(Debug, Deserialize)]
-pub struct ApiErrorBody {
-    /// The error.
-    pub error: ApiError,
-}
-
 /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
 pub fn refuses_key(status: u16, body: &str) -> bool {
     matches!(status, 401..=403) || ApiError::of_body(body).is_about_credit()
 }
 
 /// The error for a key that the server refuses. It names the variables that hold the keys, not the request, so that
-/// every member with the same key gets the same text.
-pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
+/// every member with the same key gets the same text. `missing` is the variable to set if no key was sent.
+pub fn key_refused(status: u16, body: &str, variables: &[&str], missing: &str) -> String {
     let message = shorten(&ApiError::of_body(body).message.unwrap_or_default());
     let answer = if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
     if variables.is_empty() {
-        return format!("needs a key ({answer}): set {} in the environment", super::API_KEY);
+        return format!("needs a key ({answer}): set {missing} in the environment");
     }
     format!("refused the key in {} ({answer})", variables.join(" and "))
 }
@@ -176,8 +208,10 @@ pub fn with_request_id(text: String, request_id: Option<String>) -> String {
 
 /// Returns true if only a shorter context helps. This includes a request with too many bytes (413).
 fn is_too_long(status: u16, error: &ApiError) -> bool {
-    let mut texts = [&error.kind, &error.message].into_iter().flatten().map(|text| text.to_lowercase());
-    status == 413 || texts.any(|text| TOO_LONG.iter().any(|pattern| text.contains(pattern)))
+    let texts = [&error.kind, &error.code, &error.message].into_iter().flatten().map(|text| text.to_lowercase());
+    let text = texts.collect::<Vec<_>>().join("\n");
+    let has = |patterns: &[&str]| patterns.iter().any(|pattern| text.contains(pattern));
+    status == 413 || (has(&TOO_LONG) && !has(&RATE_LIMITED))
 }
 
 /// The text of a response that is not JSON: the title of the page, or all of it.

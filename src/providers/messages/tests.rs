@@ -1,5 +1,6 @@
 //! Tests of request bodies, stream assembler and the client's settings.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -7,11 +8,13 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::assembly::{MessageAssembler, ProtocolError};
+use super::assembly::MessageAssembler;
 use super::*;
-use crate::domain::transcript::{Role, Usage};
-use crate::ports::{ChatMessage, RequestPurpose, StopReason, ToolSpec};
-use crate::providers::sse::SseEvent;
+use crate::domain::team_spec::ModelSpec;
+use crate::domain::transcript::{Block, Role, Usage};
+use crate::ports::{ChatMessage, Listener, ModelResponse, RequestPurpose, StopReason, ToolSpec};
+use crate::providers::exchange::ProtocolError;
+use crate::providers::sse::{SseEvent, SseReader};
 
 /// Records all calls.
 #[derive(Default)]
@@ -52,7 +55,7 @@ fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
     }
     assert!(assembler.is_complete());
     let text = listener.texts.lock().concat();
-    (assembler.finish("call-1"), text)
+    (Box::new(assembler).finish("call-1").unwrap(), text)
 }
 
 fn stream(events: &[Value]) -> String {
@@ -156,7 +159,7 @@ fn sse_event_name_replaces_missing_type() {
     ] {
         assembler.process_event(&event, &()).unwrap();
     }
-    assert_eq!(assembler.finish("").content, [Block::text("ab")]);
+    assert_eq!(Box::new(assembler).finish("").unwrap().content, [Block::text("ab")]);
 }
 
 #[test]
@@ -275,7 +278,7 @@ fn client_config_error_never_quotes_key() {
         };
         let variable =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-        Anthropic::new(&spec, &variable).map(|client| client.url.to_string())
+        ANTHROPIC.model(&spec, &variable).map(|client| client.url.to_string())
     };
     let key = (API_KEY, "sk-123456");
     for variables in [vec![], vec![(API_KEY, " ")], vec![(BASE_URL, "https://api.anthropic.com/v1/")]] {

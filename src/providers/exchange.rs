@@ -1,43 +1,21 @@
-//! The provider for the Messages API of Anthropic or another server: <https://platform.claude.com/docs/en/api/messages>.
+//! The exchange of all APIs over HTTP: a request as JSON, and an answer as a stream of events.
 //!
 //! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request and
 //! never retries.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
 
+use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
-use super::sse::SseReader;
-use crate::domain::team_spec::ModelSpec;
+use super::sse::{SseEvent, SseReader};
 use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
-use crate::secrets::{Secret, masked};
-use assembly::{MessageAssembler, ProtocolError};
+use crate::secrets::masked;
 
-// `assembly` and `errors` are public for fuzz targets only.
-#[doc(hidden)]
-pub mod assembly;
-mod body;
-#[doc(hidden)]
-pub mod errors;
-
-/// The URL of Anthropic's server.
-pub const BASE_URL_DEFAULT: &str = "https://api.anthropic.com";
-/// The variable with the API key.
-pub const API_KEY: &str = "ANTHROPIC_API_KEY";
-/// The variable with a bearer token.
-pub const AUTH_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
-/// The variable with a base URL, for members without `base_url` in the config.
-pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
-
-/// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
-const VERSION: &str = "2023-06-01";
-/// The smallest context window of all Claude models, in tokens (<https://platform.claude.com/docs/en/build-with-claude/context-windows>).
-const CLAUDE_WINDOW_TOKENS: u64 = 200_000;
 /// The longest answer as sent, in bytes: this, and `TOKEN_BYTES_MAX` (an event with one token) for each allowed output token.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const TOKEN_BYTES_MAX: usize = 512;
@@ -48,64 +26,69 @@ const TOKEN_CONTENT_BYTES_MAX: usize = 32;
 /// The longest part of an error that is read, in bytes.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 
-pub struct Anthropic {
-    client: Client,
-    url: Url,
-    /// The setting or variable with the address; `None` for the default address.
-    address_setting: Option<&'static str>,
-    context_window_tokens: Option<u64>,
-    headers: HeaderMap,
-    /// The variables that hold the keys that are sent.
-    key_variables: Vec<&'static str>,
+/// The format of an API's requests and answers.
+pub trait Api: Send + Sync {
+    /// Returns the JSON body of a request.
+    fn body(&self, request: &ModelRequest) -> Vec<u8>;
+
+    /// Starts an answer without content.
+    fn assembler(&self) -> Box<dyn Assembler>;
 }
 
-/// Builds the client for a member.
-///
-/// # Errors
-/// A text that names the missing or wrong setting or variable.
-pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
-    Ok(Arc::new(Anthropic::new(spec, &|name| std::env::var(name).ok())?))
-}
-
-/// The server that `base_url` or the variable names; `None` for Anthropic's server.
-pub fn server(spec: &ModelSpec) -> Option<String> {
-    let from_variable = || std::env::var(BASE_URL).ok().filter(|url| !url.trim().is_empty());
-    let url = messages_url(&spec.base_url.clone().or_else(from_variable)?).ok()?;
-    if BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
-        return None;
-    }
-    Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
-}
-
-impl Anthropic {
-    /// Creates a client from these settings and the environment that `variable` reads.
+/// Assembles an answer from the events of its stream.
+pub trait Assembler: Send {
+    /// Processes an event. Its text and the counters go to `listener` immediately.
     ///
     /// # Errors
-    /// As [`connect`].
-    pub fn new(spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let configured = spec.base_url.clone().map(|url| ("base_url", url));
-        let from_variable = || variable(BASE_URL).filter(|url| !url.trim().is_empty()).map(|url| (BASE_URL, url));
-        let (address_setting, base) = configured.or_else(from_variable).unzip();
-        let url = messages_url(base.as_deref().unwrap_or(BASE_URL_DEFAULT))
-            .map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
-        let mut headers = HeaderMap::from_iter([
-            (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION)),
-            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
-        ]);
-        let mut key_variables = Vec::new();
-        for (name, header, prefix) in [(API_KEY, "x-api-key", ""), (AUTH_TOKEN, "authorization", "Bearer ")] {
-            let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
-            headers.insert(header, secret_header(prefix, &secret).map_err(|reason| format!("{name} {reason}"))?);
-            key_variables.push(name);
-        }
-        if key_variables.is_empty() && BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
-            return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
-        }
-        let context_window_tokens = spec.model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS);
-        let client = http::client(&url)?;
-        Ok(Self { client, url, address_setting, context_window_tokens, headers, key_variables })
+    /// The server reported an error, or the event does not conform to the API. The answer cannot be completed.
+    fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError>;
+
+    /// Returns true after the end of the answer, or if the rest is not needed.
+    fn is_complete(&self) -> bool;
+
+    /// Returns true if the answer is complete in case the stream ends here.
+    fn may_end(&self) -> bool {
+        self.is_complete()
     }
 
+    /// Returns true if the answer repeats a call or a passage, so that its rest is not needed.
+    fn is_repeating(&self) -> bool;
+
+    /// Returns the number of bytes of content so far.
+    fn content_bytes(&self) -> usize;
+
+    /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
+    ///
+    /// # Errors
+    /// The content shows that the answer was cut.
+    fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError>;
+}
+
+/// The reason why a stream has no usable answer.
+#[derive(Debug)]
+pub enum ProtocolError {
+    /// The server reported an error.
+    Reported(Box<ApiError>),
+    /// The event does not conform to the API, or the answer was cut.
+    Invalid(String),
+}
+
+/// A server with an API, and the keys for it.
+pub struct HttpModel {
+    pub api: Box<dyn Api>,
+    pub client: Client,
+    pub url: Url,
+    /// The setting or variable with the address; `None` for the default address.
+    pub address_setting: Option<&'static str>,
+    pub context_window_tokens: Option<u64>,
+    pub headers: HeaderMap,
+    /// The variables that hold the keys that are sent.
+    pub key_variables: Vec<&'static str>,
+    /// The variable to set if the server needs a key and got none.
+    pub missing_key: &'static str,
+}
+
+impl HttpModel {
     fn scrub_error(&self, error: ModelError) -> ModelError {
         let with_address = |text: String| masked(format!("{} {text}", self.address()));
         match error {
@@ -150,7 +133,7 @@ impl Anthropic {
     }
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
-        let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
+        let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(self.api.body(request));
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
         let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
             Ok(Ok(response)) => response,
@@ -197,7 +180,7 @@ impl Anthropic {
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
-                Err(ModelError::WrongSetting(errors::key_refused(status, &body, &self.key_variables)))
+                Err(ModelError::WrongSetting(errors::key_refused(status, &body, &self.key_variables, self.missing_key)))
             }
             ModelError::WrongSetting(text) if !matches!(status, 300..=399) => {
                 Err(ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(&request.model))))
@@ -221,11 +204,14 @@ impl Anthropic {
             ModelError::Final(text)
         };
         let mut reader = SseReader::default();
-        let mut assembler = MessageAssembler::default();
+        let mut assembler = self.api.assembler();
         let mut bytes = 0;
         while !assembler.is_complete() {
             let piece = http::next_piece(&mut response, request.silence_timeout).await;
             let Some(piece) = piece.map_err(|reason| transport_error(&reason, request_id.clone()))? else {
+                if assembler.may_end() {
+                    break;
+                }
                 let text = "ended its answer too early".to_owned();
                 return Err(temporary(errors::with_request_id(text, request_id)));
             };
@@ -248,21 +234,11 @@ impl Anthropic {
         if !assembler.is_repeating() {
             http::read_to_end(response).await;
         }
-        let mut answer = assembler.finish(&format!("call-{}", request.messages.len()));
+        let answer = assembler.finish(&format!("call-{}", request.messages.len()));
+        let mut answer = answer.map_err(|error| protocol_error(error, request_id))?;
         answer.content = answer.content.into_iter().filter_map(masked_block).collect();
         Ok(answer)
     }
-}
-
-/// A header with `prefix` and the secret, marked as sensitive, so that it is not printed.
-///
-/// # Errors
-/// The secret has characters that a header cannot carry. The text does not quote it.
-fn secret_header(prefix: &str, secret: &Secret) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::try_from(format!("{prefix}{}", secret.expose()))
-        .map_err(|_| "has characters that an HTTP header cannot carry".to_owned())?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 /// A block with all secrets masked, or `None` if it is no block without them. A key that the server repeats must not get into a
@@ -274,7 +250,7 @@ fn masked_block(block: Block) -> Option<Block> {
 }
 
 #[async_trait]
-impl ModelClient for Anthropic {
+impl ModelClient for HttpModel {
     fn context_window_tokens(&self) -> Option<u64> {
         self.context_window_tokens
     }
@@ -286,27 +262,6 @@ impl ModelClient for Anthropic {
         });
         answer.map_err(|error| self.scrub_error(error))
     }
-}
-
-/// The URL for messages below `base`. `base` can end with `/v1` or `/v1/messages`.
-fn messages_url(base: &str) -> Result<Url, String> {
-    let base = base.trim().trim_end_matches('/');
-    if !["http://", "https://"]
-        .iter()
-        .any(|scheme| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
-    {
-        return Err("must start with http:// or https://".to_owned());
-    }
-    let base = base.strip_suffix("/messages").unwrap_or(base);
-    let base = base.strip_suffix("/v1").unwrap_or(base);
-    let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is not a URL: {error}"))?;
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(format!("must not contain a password: set {API_KEY} or {AUTH_TOKEN}"));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err("must not contain `?` or `#`".to_owned());
-    }
-    Ok(url)
 }
 
 fn temporary(message: String) -> ModelError {
@@ -329,6 +284,3 @@ fn protocol_error(error: ProtocolError, request_id: Option<String>) -> ModelErro
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

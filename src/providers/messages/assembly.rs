@@ -10,31 +10,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::errors::{ApiError, ApiErrorBody, shorten};
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::errors::{ApiError, shorten};
+use crate::providers::exchange::{Assembler, ProtocolError};
+use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
-
-/// The reason why a stream has no usable answer.
-#[derive(Debug)]
-pub enum ProtocolError {
-    /// The server reported an error.
-    Reported(Box<ApiError>),
-    /// The event does not conform to the API.
-    Invalid(String),
-}
 
 /// The counters in a usage report.
 const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
-
-/// The number of equal calls at which an answer is ended. Small models can repeat a call up to the length limit.
-const SAME_CALLS_MAX: usize = 3;
-/// The same for equal passages of text, one after another.
-const SAME_PASSAGES_MAX: usize = 6;
-/// The longest passage that is compared, in lines.
-const PASSAGE_LINES_MAX: usize = 8;
-/// The shortest passage that is compared, in bytes. Shorter ones can be meant, such as the rows of a drawing.
-const PASSAGE_BYTES_MIN: usize = 40;
 
 /// The fields that can have content at the start of a block.
 const CONTENT_FIELDS: [&str; 4] = ["text", "thinking", "data", "signature"];
@@ -109,64 +93,6 @@ impl Delta {
 }
 
 impl MessageAssembler {
-    /// Processes an event. Its text and the counters go to `listener` immediately. After the end of a repeating answer events are ignored.
-    ///
-    /// # Errors
-    /// The server reported an error, or the event does not conform to the API. The answer cannot be completed.
-    pub fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
-        if self.is_repeating {
-            return Ok(());
-        }
-        let kind = match parse::<EventType>(&event.data) {
-            Ok(EventType { kind }) => kind,
-            // An event with a name can be an unknown one, with any data.
-            Err(_) if !event.name.is_empty() => None,
-            Err(error) => return Err(error),
-        };
-        let fields = || parse::<EventFields>(&event.data);
-        match kind.as_deref().unwrap_or(&event.name) {
-            "message_start" => self.count(fields()?.message.usage.as_ref(), listener),
-            "content_block_start" => {
-                // Some servers close all blocks at the end of the answer. There the next block marks the end of the last one.
-                self.check_repetition();
-                if !self.is_repeating {
-                    self.begin(fields()?, listener)?;
-                }
-            }
-            "content_block_delta" => self.add(fields()?, listener)?,
-            "content_block_stop" => {
-                self.block_mut(fields()?.index)?.is_closed = true;
-                self.check_repetition();
-            }
-            "message_delta" => {
-                let EventFields { delta, usage, .. } = fields()?;
-                self.stop = delta.stop_reason.or(self.stop.take());
-                self.has_final_usage |= usage.is_some();
-                self.count(usage.as_ref(), listener);
-            }
-            "message_stop" => self.is_complete = true,
-            "error" => return Err(ProtocolError::Reported(Box::new(parse::<ApiErrorBody>(&event.data)?.error))),
-            // `ping` and unknown events.
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Returns true after the end of the answer, or if the rest is not needed.
-    pub fn is_complete(&self) -> bool {
-        self.is_complete || self.is_repeating
-    }
-
-    /// Returns true if the answer repeats a call or a passage, so that its rest is not needed.
-    pub fn is_repeating(&self) -> bool {
-        self.is_repeating
-    }
-
-    /// Returns the number of bytes in all blocks so far.
-    pub fn content_bytes(&self) -> usize {
-        self.content_bytes
-    }
-
     /// Ends the answer if its last block is a call that it has made [`SAME_CALLS_MAX`] times.
     fn check_repetition(&mut self) {
         let Some(last) = self.blocks.values().next_back().filter(|block| block.kind() == "tool_use") else { return };
@@ -252,9 +178,61 @@ impl MessageAssembler {
         let block = index.and_then(|index| self.blocks.get_mut(&index));
         block.ok_or_else(|| ProtocolError::Invalid("cannot read an event: its block has not started".to_owned()))
     }
+}
 
-    /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
-    pub fn finish(self, spare_id: &str) -> ModelResponse {
+impl Assembler for MessageAssembler {
+    fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        if self.is_repeating {
+            return Ok(());
+        }
+        let kind = match parse::<EventType>(&event.data) {
+            Ok(EventType { kind }) => kind,
+            // An event with a name can be an unknown one, with any data.
+            Err(_) if !event.name.is_empty() => None,
+            Err(error) => return Err(error),
+        };
+        let fields = || parse::<EventFields>(&event.data);
+        match kind.as_deref().unwrap_or(&event.name) {
+            "message_start" => self.count(fields()?.message.usage.as_ref(), listener),
+            "content_block_start" => {
+                // Some servers close all blocks at the end of the answer. There the next block marks the end of the last one.
+                self.check_repetition();
+                if !self.is_repeating {
+                    self.begin(fields()?, listener)?;
+                }
+            }
+            "content_block_delta" => self.add(fields()?, listener)?,
+            "content_block_stop" => {
+                self.block_mut(fields()?.index)?.is_closed = true;
+                self.check_repetition();
+            }
+            "message_delta" => {
+                let EventFields { delta, usage, .. } = fields()?;
+                self.stop = delta.stop_reason.or(self.stop.take());
+                self.has_final_usage |= usage.is_some();
+                self.count(usage.as_ref(), listener);
+            }
+            "message_stop" => self.is_complete = true,
+            "error" => return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&parse(&event.data)?)))),
+            // `ping` and unknown events.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete || self.is_repeating
+    }
+
+    fn is_repeating(&self) -> bool {
+        self.is_repeating
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.content_bytes
+    }
+
+    fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let mut ids = HashSet::new();
         let blocks = self.blocks.into_values().enumerate().filter_map(|(index, block)| {
             let mut block = block.finish()?;
@@ -268,7 +246,7 @@ impl MessageAssembler {
         let content: Vec<Block> = blocks.collect();
         let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
         if self.is_repeating {
-            return ModelResponse { content, stop: StopReason::Repetition, usage: None };
+            return Ok(ModelResponse { content, stop: StopReason::Repetition, usage: None });
         }
         let stop = match self.stop.as_deref() {
             Some("end_turn") => StopReason::EndTurn,
@@ -282,7 +260,7 @@ impl MessageAssembler {
             None if calls => StopReason::ToolUse,
             None => StopReason::EndTurn,
         };
-        ModelResponse { content, stop, usage: self.usage.filter(|_| self.has_final_usage) }
+        Ok(ModelResponse { content, stop, usage: self.usage.filter(|_| self.has_final_usage) })
     }
 }
 
@@ -350,21 +328,6 @@ impl PartialBlock {
             self.start.insert("input".to_owned(), input);
         }
     }
-}
-
-/// Returns the end of the first copy if the whole lines of this text end with [`SAME_PASSAGES_MAX`] copies of a passage.
-fn end_of_repeated_passage(text: &str) -> Option<usize> {
-    let whole_lines = &text[..=text.rfind('\n')?];
-    let lines_max = PASSAGE_LINES_MAX * SAME_PASSAGES_MAX;
-    let last_lines: Vec<&str> = whole_lines.split_inclusive('\n').rev().take(lines_max).collect();
-    let size = (1..=last_lines.len() / SAME_PASSAGES_MAX).find(|size| {
-        let mut passages = last_lines.chunks_exact(*size).take(SAME_PASSAGES_MAX);
-        let passage = passages.next().unwrap_or_default();
-        passage.iter().map(|line| line.trim().len()).sum::<usize>() >= PASSAGE_BYTES_MIN
-            && passages.all(|other| other == passage)
-    })?;
-    let copies = &last_lines[..size * (SAME_PASSAGES_MAX - 1)];
-    Some(whole_lines.len() - copies.iter().map(|line| line.len()).sum::<usize>())
 }
 
 fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ProtocolError> {

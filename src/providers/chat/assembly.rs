@@ -1,0 +1,322 @@
+//! Assembles an answer from the chunks of its stream (<https://platform.openai.com/docs/api-reference/chat-streaming>). Servers differ in
+//! many details, so the content decides, not the order or the presence of fields. Unknown fields are ignored.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::domain::transcript::{Block, Usage};
+use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::errors::{ApiError, shorten};
+use crate::providers::exchange::{Assembler, ProtocolError};
+use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::sse::SseEvent;
+
+/// The data of the event at the end of a stream.
+const DONE: &str = "[DONE]";
+/// The reasons for an end that are errors of the server.
+const FAILED: [&str; 3] = ["error", "network_error", "insufficient_system_resource"];
+
+/// An answer whose stream is being read.
+#[derive(Debug, Default)]
+pub struct ChatAssembler {
+    text: String,
+    calls: Vec<PartialCall>,
+    /// The bytes of text, reasoning and arguments.
+    content_bytes: usize,
+    usage: Option<Usage>,
+    is_miscounted: bool,
+    finish: Option<String>,
+    has_refusal: bool,
+    is_done: bool,
+    is_repeating: bool,
+}
+
+/// A call whose arguments are arriving.
+#[derive(Debug, Default)]
+struct PartialCall {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl PartialCall {
+    fn is_whole(&self) -> bool {
+        serde_json::from_str::<Map<String, Value>>(&self.arguments).is_ok()
+    }
+}
+
+/// The fields of a chunk that are used. Fields of another type than expected count as missing.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Chunk {
+    choices: Option<Vec<Choice>>,
+    usage: Value,
+    x_groq: Value,
+    error: Value,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Choice {
+    delta: Option<Delta>,
+    /// The whole answer of a server that does not stream.
+    message: Option<Delta>,
+    finish_reason: Option<String>,
+    usage: Value,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Delta {
+    content: Value,
+    reasoning_content: Value,
+    reasoning: Value,
+    refusal: Value,
+    tool_calls: Option<Vec<CallDelta>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct CallDelta {
+    index: Option<u64>,
+    id: Option<String>,
+    function: Option<FunctionDelta>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct FunctionDelta {
+    name: Option<String>,
+    arguments: Value,
+}
+
+impl Assembler for ChatAssembler {
+    fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        if event.data.trim() == DONE {
+            self.is_done = true;
+            return Ok(());
+        }
+        let chunk: Chunk = match serde_json::from_str(&event.data) {
+            Ok(chunk) => chunk,
+            // An event with a name can be an unknown one, with any data.
+            Err(_) if !event.name.is_empty() && event.name != "error" => return Ok(()),
+            Err(error) => return Err(ProtocolError::Invalid(format!("cannot read a chunk: {error}"))),
+        };
+        if !chunk.error.is_null() || event.name == "error" {
+            return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&chunk.error))));
+        }
+        let choice = chunk.choices.unwrap_or_default().into_iter().next().unwrap_or_default();
+        for usage in [&chunk.usage, &chunk.x_groq["usage"], &choice.usage] {
+            self.count(usage, listener);
+        }
+        if let Some(delta) = choice.delta.or(choice.message) {
+            self.add(delta, listener);
+        }
+        if let Some(finish) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
+            if FAILED.contains(&finish.as_str()) {
+                let message = format!("the server ended its answer with `{}`", shorten(&finish));
+                return Err(ProtocolError::Invalid(message));
+            }
+            self.finish = Some(finish);
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_done || self.is_repeating
+    }
+
+    fn may_end(&self) -> bool {
+        self.is_complete() || self.finish.is_some()
+    }
+
+    fn is_repeating(&self) -> bool {
+        self.is_repeating
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.content_bytes
+    }
+
+    fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
+        let is_cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
+        if !is_cut && !self.is_repeating && self.calls.iter().any(|call| !call.has_valid_arguments()) {
+            // Gateways end a cut answer as if it were complete.
+            return Err(ProtocolError::Invalid("a call has incomplete arguments, so the answer was cut".to_owned()));
+        }
+        let stop = self.stop_reason();
+        let mut ids = HashSet::new();
+        let calls = self.calls.into_iter().enumerate().map(|(index, mut call)| {
+            let (mut id, name) = (std::mem::take(&mut call.id), std::mem::take(&mut call.name));
+            if id.is_empty() || !ids.insert(id.clone()) {
+                id = format!("{spare_id}-{index}");
+            }
+            // A call in a cut answer is never run, even if it is whole.
+            let input = if is_cut { Value::String(call.arguments) } else { call.input() };
+            Block::ToolUse { id, name, input }
+        });
+        let text = (!self.text.trim().is_empty()).then_some(Block::Text { text: self.text });
+        let content = text.into_iter().chain(calls).collect();
+        let usage = self.usage.filter(|_| !self.is_repeating);
+        Ok(ModelResponse { content, stop, usage })
+    }
+}
+
+impl PartialCall {
+    fn has_valid_arguments(&self) -> bool {
+        self.arguments.trim().is_empty() || self.is_whole()
+    }
+
+    fn input(self) -> Value {
+        if self.arguments.trim().is_empty() {
+            return Value::Object(Map::new());
+        }
+        match serde_json::from_str(&self.arguments) {
+            Ok(input @ Value::Object(_)) => input,
+            _ => Value::String(self.arguments),
+        }
+    }
+}
+
+impl ChatAssembler {
+    fn stop_reason(&self) -> StopReason {
+        if self.is_repeating {
+            return StopReason::Repetition;
+        }
+        if self.has_refusal {
+            return StopReason::Refusal;
+        }
+        match self.finish.as_deref() {
+            Some("length") => StopReason::MaxTokens,
+            Some("content_filter") => StopReason::Refusal,
+            // Many servers end an answer with calls as one without, or name no known reason.
+            _ if !self.calls.is_empty() => StopReason::ToolUse,
+            Some("stop" | "tool_calls" | "function_call" | "eos" | "end_turn") | None => StopReason::EndTurn,
+            Some(other) => StopReason::Other(shorten(other)),
+        }
+    }
+
+    /// Replaces the counters: they are totals, in whatever chunk they come.
+    fn count(&mut self, usage: &Value, listener: &dyn Listener) {
+        if !usage.is_object() || self.is_miscounted {
+            return;
+        }
+        let Some(used) = usage_of(usage) else {
+            // An invalid counter makes the usage unknown, and an unknown usage is charged at its maximum.
+            (self.usage, self.is_miscounted) = (None, true);
+            return;
+        };
+        self.usage = Some(used);
+        listener.on_usage(used);
+    }
+
+    fn add(&mut self, delta: Delta, listener: &dyn Listener) {
+        let reasoning = text_of(&delta.reasoning_content).or_else(|| text_of(&delta.reasoning));
+        self.count_content(reasoning.map_or(0, |text| text.len()), listener);
+        self.has_refusal |= text_of(&delta.refusal).is_some_and(|text| !text.is_empty());
+        if let Some(text) = text_of(&delta.content).filter(|text| !text.is_empty()) {
+            self.add_text(&text, listener);
+        }
+        for call in delta.tool_calls.unwrap_or_default() {
+            self.add_call(call, listener);
+        }
+    }
+
+    fn count_content(&mut self, bytes: usize, listener: &dyn Listener) {
+        if bytes > 0 {
+            self.content_bytes += bytes;
+            listener.on_bytes(bytes);
+        }
+    }
+
+    fn add_text(&mut self, text: &str, listener: &dyn Listener) {
+        self.count_content(text.len(), listener);
+        listener.on_text(text);
+        self.text.push_str(text);
+        if text.contains('\n')
+            && let Some(end) = end_of_repeated_passage(&self.text)
+        {
+            // The model would imitate the copies.
+            self.text.truncate(end);
+            self.is_repeating = true;
+        }
+    }
+
+    /// Adds a piece of a call. It begins a new call if its id or index is new, or if it has a name and the arguments before are whole.
+    fn add_call(&mut self, delta: CallDelta, listener: &dyn Listener) {
+        let function = delta.function.unwrap_or_default();
+        let name = function.name.filter(|name| !name.is_empty());
+        let id = delta.id.filter(|id| !id.is_empty());
+        let arguments = match function.arguments {
+            Value::Null => String::new(),
+            Value::String(text) => text,
+            object => object.to_string(),
+        };
+        self.count_content(name.as_deref().map_or(0, str::len) + arguments.len(), listener);
+        let slot = self.calls.iter().rposition(|call| delta.index.is_none() || call.index == delta.index);
+        let is_new = slot.is_none_or(|slot| {
+            let call = &self.calls[slot];
+            let is_other_id = id.as_ref().is_some_and(|id| !call.id.is_empty() && *id != call.id);
+            is_other_id || (name.is_some() && call.is_whole())
+        });
+        let slot = match slot {
+            Some(slot) if !is_new => slot,
+            _ => {
+                self.check_repetition();
+                if self.is_repeating {
+                    return;
+                }
+                self.calls.push(PartialCall { index: delta.index, ..PartialCall::default() });
+                self.calls.len() - 1
+            }
+        };
+        let call = &mut self.calls[slot];
+        if let Some(id) = id {
+            call.id = id;
+        }
+        if let Some(name) = name.filter(|_| call.name.is_empty()) {
+            call.name = name;
+        }
+        call.arguments.push_str(&arguments);
+    }
+
+    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times.
+    fn check_repetition(&mut self) {
+        let Some(last) = self.calls.last() else { return };
+        let is_same = |call: &&PartialCall| call.name == last.name && call.arguments == last.arguments;
+        self.is_repeating |= self.calls.iter().filter(is_same).count() >= SAME_CALLS_MAX;
+    }
+}
+
+/// The text of a field that is a text, or a list of parts with texts.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => {
+            Some(parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["text"].as_str()).collect())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the usage in a report; `None` if a counter is no count. The prompt's tokens include those of the cache.
+fn usage_of(usage: &Value) -> Option<Usage> {
+    let details = &usage["prompt_tokens_details"];
+    let count = |value: &Value| if value.is_null() { Some(0) } else { value.as_u64() };
+    let prompt = count(&usage["prompt_tokens"])?;
+    let cached = [&details["cached_tokens"], &usage["prompt_cache_hit_tokens"], &usage["cached_tokens"]];
+    let cached = cached.into_iter().find(|value| !value.is_null()).map_or(Some(0), count)?;
+    let written = count(&details["cache_write_tokens"])?;
+    Some(Usage {
+        input_tokens: prompt.saturating_sub(cached).saturating_sub(written),
+        output_tokens: count(&usage["completion_tokens"])?,
+        cache_read_tokens: cached,
+        cache_write_tokens: written,
+    })
+}

@@ -1,0 +1,406 @@
+//! Tests of bodies and the assembler: one for each difference between servers that was seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::assembly::ChatAssembler;
+use super::body::{Compat, MaxTokensField, body};
+use crate::domain::transcript::{Block, Role, Usage};
+use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
+use crate::providers::exchange::{Assembler, ProtocolError};
+use crate::providers::sse::{SseEvent, SseReader};
+
+/// Records the streamed text and the last usage.
+#[derive(Default)]
+struct RecordingListener {
+    text: Mutex<String>,
+    usage: Mutex<Option<Usage>>,
+}
+
+impl Listener for RecordingListener {
+    fn on_text(&self, delta: &str) {
+        self.text.lock().push_str(delta);
+    }
+
+    fn on_usage(&self, usage: Usage) {
+        *self.usage.lock() = Some(usage);
+    }
+}
+
+/// Returns the answer of a stream with these chunks, or its error. `[DONE]` ends it if `is_done` is true.
+fn answer(chunks: &[Value], is_done: bool) -> Result<ModelResponse, ProtocolError> {
+    let mut assembler = Box::new(ChatAssembler::default());
+    for chunk in chunks {
+        let event = SseEvent { name: String::new(), data: chunk.to_string() };
+        assembler.process_event(&event, &())?;
+    }
+    if is_done {
+        assembler.process_event(&SseEvent { name: String::new(), data: "[DONE]".to_owned() }, &())?;
+    }
+    if !assembler.may_end() {
+        return Err(ProtocolError::Invalid("it is not complete".to_owned()));
+    }
+    assembler.finish("call-1")
+}
+
+fn delta(delta: Value) -> Value {
+    json!({"choices": [{"index": 0, "delta": delta}]})
+}
+
+fn calls(calls: Value) -> Value {
+    delta(json!({ "tool_calls": calls }))
+}
+
+fn finish(reason: &str) -> Value {
+    json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+}
+
+/// The calls of an answer: id, name and arguments.
+fn calls_of(response: &ModelResponse) -> Vec<(String, String, Value)> {
+    let calls = response.content.iter().filter_map(|block| match block {
+        Block::ToolUse { id, name, input } => Some((id.clone(), name.clone(), input.clone())),
+        _ => None,
+    });
+    calls.collect()
+}
+
+fn call(id: &str, name: &str, input: Value) -> (String, String, Value) {
+    (id.to_owned(), name.to_owned(), input)
+}
+
+#[test]
+fn streamed_answer_is_assembled() {
+    let chunks = [
+        delta(json!({"role": "assistant", "content": null})),
+        delta(json!({"content": "Let me "})),
+        delta(json!({"content": "look."})),
+        calls(json!([{"index": 0, "id": "c1", "type": "function", "function": {"name": "bash", "arguments": ""}}])),
+        calls(json!([{"index": 0, "function": {"arguments": "{\"command\":"}}])),
+        calls(json!([{"index": 0, "function": {"arguments": "\"ls\"}"}}])),
+        finish("tool_calls"),
+        json!({"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 7,
+            "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10}}}),
+    ];
+    let response = answer(&chunks, true).unwrap();
+    assert_eq!(response.content[0], Block::text("Let me look."));
+    assert_eq!(calls_of(&response), [call("c1", "bash", json!({"command": "ls"}))]);
+    let usage = Usage { input_tokens: 30, output_tokens: 7, cache_read_tokens: 60, cache_write_tokens: 10 };
+    assert_eq!((response.stop, response.usage), (StopReason::ToolUse, Some(usage)));
+}
+
+/// A new call begins with a new id or index, or with a name after whole arguments, whatever the server leaves out or repeats.
+#[test]
+fn calls_are_separated_by_id_name_and_index() {
+    let two = [call("a", "one", json!({"x": 1})), call("b", "two", json!({"y": 2}))];
+    let head = |index: Value, id: Value, name: &str, arguments: &str| {
+        let mut call = json!({"function": {"name": name, "arguments": arguments}});
+        if !index.is_null() {
+            call["index"] = index;
+        }
+        if !id.is_null() {
+            call["id"] = id;
+        }
+        calls(json!([call]))
+    };
+    let rest = |index: Value, arguments: &str| {
+        let mut call = json!({"function": {"arguments": arguments}});
+        if !index.is_null() {
+            call["index"] = index;
+        }
+        calls(json!([call]))
+    };
+    let none = || Value::Null;
+    let streams: Vec<Vec<Value>> = vec![
+        // As documented.
+        vec![
+            head(json!(0), json!("a"), "one", "{\"x\":"),
+            rest(json!(0), "1}"),
+            head(json!(1), json!("b"), "two", "{\"y\":"),
+            rest(json!(1), "2}"),
+        ],
+        // The index is missing, or always 0.
+        vec![
+            head(none(), json!("a"), "one", "{\"x\":"),
+            rest(none(), "1}"),
+            head(none(), json!("b"), "two", "{\"y\":2}"),
+        ],
+        vec![
+            head(json!(0), json!("a"), "one", "{\"x\":"),
+            rest(json!(0), "1}"),
+            head(json!(0), json!("b"), "two", "{\"y\":"),
+            rest(json!(0), "2}"),
+        ],
+        // The id is repeated, and then empty.
+        vec![
+            head(json!(0), json!("a"), "one", "{"),
+            head(json!(0), json!("a"), "one", "\"x\":1"),
+            head(json!(0), json!(""), "", "}"),
+            head(json!(1), json!("b"), "two", "{\"y\":2}"),
+        ],
+        // The pieces of two calls alternate.
+        vec![
+            head(json!(0), json!("a"), "one", "{\"x\""),
+            head(json!(1), json!("b"), "two", "{\"y\""),
+            rest(json!(0), ":1}"),
+            rest(json!(1), ":2}"),
+        ],
+    ];
+    for chunks in streams {
+        let response = answer(&[chunks.clone(), vec![finish("tool_calls")]].concat(), true).unwrap();
+        assert_eq!(calls_of(&response), two, "{chunks:?}");
+    }
+    // Without any id, or with the same one twice, each call gets one.
+    for id in [none(), json!("a")] {
+        let chunks = [head(json!(0), id.clone(), "one", "{}"), head(json!(1), id.clone(), "two", "{}"), finish("stop")];
+        let response = answer(&chunks, true).unwrap();
+        let ids: Vec<String> = calls_of(&response).into_iter().map(|(id, ..)| id).collect();
+        assert!(ids.len() == 2 && ids[0] != ids[1] && ids.iter().all(|id| !id.is_empty()), "{id}: {ids:?}");
+    }
+}
+
+#[test]
+fn content_decides_about_end_of_answer() {
+    let bash = calls(json!([{"index": 0, "id": "c", "function": {"name": "bash", "arguments": "{}"}}]));
+    let text = delta(json!({"content": "Done."}));
+    for reason in ["stop", "tool_calls", "whatever", ""] {
+        assert_eq!(answer(&[bash.clone(), finish(reason)], true).unwrap().stop, StopReason::ToolUse, "{reason}");
+    }
+    for reason in ["stop", "tool_calls", "eos", ""] {
+        assert_eq!(answer(&[text.clone(), finish(reason)], true).unwrap().stop, StopReason::EndTurn, "{reason}");
+    }
+    assert_eq!(answer(&[text.clone(), finish("brand_new")], true).unwrap().stop, StopReason::Other("brand_new".into()));
+    // Without `[DONE]`, the reason is the end; without both, the answer was cut.
+    assert_eq!(answer(&[text.clone(), finish("stop")], false).unwrap().stop, StopReason::EndTurn);
+    assert!(answer(&[text.clone()], false).is_err() && answer(&[bash.clone()], false).is_err());
+    let refusal = delta(json!({"refusal": "I cannot help with that."}));
+    assert_eq!(answer(&[refusal, finish("stop")], true).unwrap().stop, StopReason::Refusal);
+}
+
+/// A cut call is never run: not at a limit, even if it is whole, and not if a gateway hides the cut.
+#[test]
+fn cut_call_is_never_run() {
+    let call =
+        |arguments: &str| calls(json!([{"index": 0, "id": "c", "function": {"name": "bash", "arguments": arguments}}]));
+    for arguments in ["{\"command\":\"rm ", "{}"] {
+        for (reason, stop) in [("length", StopReason::MaxTokens), ("content_filter", StopReason::Refusal)] {
+            let response = answer(&[call(arguments), finish(reason)], true).unwrap();
+            assert_eq!(response.stop, stop);
+            assert_eq!(calls_of(&response)[0].2, json!(arguments), "{reason}");
+        }
+    }
+    let hidden = answer(&[call("{\"command\":\"rm "), finish("stop")], true).unwrap_err();
+    assert!(matches!(&hidden, ProtocolError::Invalid(reason) if reason.contains("was cut")), "{hidden:?}");
+}
+
+#[test]
+fn errors_inside_a_stream_end_it() {
+    for chunk in [
+        json!({"error": {"message": "overloaded", "code": 502}, "choices": []}),
+        json!({"error": "overloaded"}),
+        json!({"choices": [{"delta": {"content": "x"}, "finish_reason": "error"}], "error": {"message": "overloaded"}}),
+    ] {
+        let error = answer(&[chunk.clone()], false).unwrap_err();
+        let ProtocolError::Reported(error) = error else { panic!("{chunk}: {error:?}") };
+        assert_eq!(error.message.as_deref(), Some("overloaded"), "{chunk}");
+    }
+    for reason in ["error", "network_error", "insufficient_system_resource"] {
+        assert!(matches!(answer(&[finish(reason)], true), Err(ProtocolError::Invalid(_))), "{reason}");
+    }
+    let event = SseEvent { name: "error".to_owned(), data: json!({"message": "no"}).to_string() };
+    let error = ChatAssembler::default().process_event(&event, &()).unwrap_err();
+    assert!(matches!(error, ProtocolError::Reported(_)), "{error:?}");
+}
+
+#[test]
+fn usage_is_found_wherever_it_is() {
+    let usage = json!({"prompt_tokens": 50, "completion_tokens": 5, "prompt_cache_hit_tokens": 20});
+    let expected = Usage { input_tokens: 30, output_tokens: 5, cache_read_tokens: 20, cache_write_tokens: 0 };
+    let text = || delta(json!({"content": "Done."}));
+    let partial = json!({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 1}});
+    for chunks in [
+        vec![text(), finish("stop"), json!({"choices": [], "usage": usage})],
+        vec![partial.clone(), text(), finish("stop"), json!({"choices": [], "usage": usage}), json!({"usage": null})],
+        vec![text(), finish("stop"), json!({"choices": [], "x_groq": {"usage": usage}})],
+        vec![text(), json!({"choices": [{"delta": {}, "finish_reason": "stop", "usage": usage}]})],
+        vec![text(), finish("stop"), json!({"choices": [], "usage": usage}), json!({"choices": [], "usage": usage})],
+    ] {
+        assert_eq!(answer(&chunks, true).unwrap().usage, Some(expected), "{chunks:?}");
+    }
+    assert_eq!(answer(&[text(), finish("stop")], true).unwrap().usage, None);
+    for odd in [json!({"prompt_tokens": -1, "completion_tokens": 5}), json!({"prompt_tokens": "9"})] {
+        let chunks = [text(), finish("stop"), json!({"choices": [], "usage": odd}), json!({"usage": usage})];
+        assert_eq!(answer(&chunks, true).unwrap().usage, None, "{odd}");
+    }
+}
+
+#[test]
+fn other_forms_of_content_are_read() {
+    let parts = json!([{"type": "thinking", "thinking": []}, {"type": "text", "text": "Done."}]);
+    for chunks in [
+        vec![delta(json!({ "content": parts })), finish("stop")],
+        vec![json!({"choices": [{"message": {"content": "Done."}, "finish_reason": "stop"}]})],
+        vec![json!({"choices": [{"delta": null}]}), delta(json!({"content": "Done."})), finish("stop")],
+        vec![
+            json!({"id": 7, "object": []}),
+            delta(json!({"content": "Done.", "audio": {}})),
+            finish("stop"),
+            finish("stop"),
+        ],
+    ] {
+        assert_eq!(answer(&chunks, true).unwrap().content, [Block::text("Done.")], "{chunks:?}");
+    }
+    let object = calls(json!([{"index": 0, "id": "c", "function": {"name": "bash", "arguments": {"command": "ls"}}}]));
+    assert_eq!(calls_of(&answer(&[object, finish("stop")], true).unwrap())[0].2, json!({"command": "ls"}));
+}
+
+#[test]
+fn repeated_calls_end_the_answer() {
+    let same = |index: u64| {
+        let function = json!({"name": "bash", "arguments": "{\"command\":\"ls\"}"});
+        calls(json!([{"index": index, "id": format!("c{index}"), "function": function}]))
+    };
+    let chunks: Vec<Value> = (0..9).map(same).collect();
+    let response = answer(&chunks, false).unwrap();
+    assert_eq!((response.stop, response.usage), (StopReason::Repetition, None));
+    assert_eq!(response.content.len(), 3);
+}
+
+fn request(messages: &[ChatMessage]) -> ModelRequest {
+    let tool = |name: &str| ToolSpec {
+        name: name.to_owned(),
+        description: "does it".to_owned(),
+        input_schema: json!({"type": "object", "properties": {"z": {}, "a": {}}}),
+    };
+    ModelRequest {
+        teammate: "bob".into(),
+        model: "m".into(),
+        system: "You are 'bob'".into(),
+        messages: messages.iter().cloned().map(Arc::new).collect(),
+        tools: [tool("bash"), tool("idle")].into(),
+        output_tokens_max: 99,
+        purpose: RequestPurpose::Turn,
+        silence_timeout: Duration::MAX,
+        answer_timeout: Duration::MAX,
+    }
+}
+
+fn sent_body(request: &ModelRequest, compat: Compat) -> Value {
+    serde_json::from_slice(&body(request, compat)).unwrap()
+}
+
+fn conversation() -> Vec<ChatMessage> {
+    let message = |role, content| ChatMessage { role, content };
+    let input = json!({"command": "ls"});
+    vec![
+        message(Role::User, vec![Block::text("<identity>"), Block::text("Do it.")]),
+        message(Role::Assistant, vec![Block::ToolUse { id: "c1".into(), name: "bash".into(), input }]),
+        message(
+            Role::User,
+            vec![
+                Block::ToolResult { tool_use_id: "c1".into(), content: "a.txt".into(), is_error: false },
+                Block::text("<inbox>"),
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn body_has_roles_calls_and_results() {
+    let body = sent_body(&request(&conversation()), Compat::DEFAULT);
+    let call =
+        json!({"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{\"command\":\"ls\"}"}});
+    assert_eq!(
+        body["messages"],
+        json!([
+            {"role": "system", "content": "You are 'bob'"},
+            {"role": "user", "content": "<identity>\n\nDo it."},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "a.txt"},
+            {"role": "user", "content": "<inbox>"},
+        ])
+    );
+    assert_eq!((&body["max_tokens"], &body["stream"], body.get("tool_choice")), (&json!(99), &json!(true), None));
+    assert_eq!(body["stream_options"], json!({"include_usage": true}));
+    assert_eq!(body["tools"][0]["function"]["name"], "bash");
+    for optional in ["strict", "store", "parallel_tool_calls", "temperature"] {
+        assert_eq!(body.get(optional), None, "{optional}");
+    }
+    let compat = Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, stream_options: false };
+    let body = sent_body(&request(&conversation()), compat);
+    let fields = (body.get("max_tokens"), &body["max_completion_tokens"], body.get("stream_options"));
+    assert_eq!(fields, (None, &json!(99), None));
+    let without_tools = ModelRequest { purpose: RequestPurpose::SummaryWithoutTools, ..request(&conversation()) };
+    assert_eq!(sent_body(&without_tools, Compat::DEFAULT)["tool_choice"], "none");
+}
+
+/// Some servers refuse every later request if the history has a call with other arguments than an object.
+#[test]
+fn arguments_in_history_are_objects() {
+    for input in [json!({"a": 1}), Value::Null, json!("{\"command\":\"rm "), json!([1])] {
+        let call = Block::ToolUse { id: "c".into(), name: "bash".into(), input: input.clone() };
+        let body = sent_body(&request(&[ChatMessage { role: Role::Assistant, content: vec![call] }]), Compat::DEFAULT);
+        let arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+        assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object(), "{input}: {arguments}");
+    }
+}
+
+#[test]
+fn request_body_extends_previous_body_bytes() {
+    let messages = conversation();
+    let start = body(&request(&messages[..1]), Compat::DEFAULT);
+    let whole = body(&request(&messages), Compat::DEFAULT);
+    // Without the closing `]}`.
+    assert!(whole.starts_with(&start[..start.len() - 2]));
+}
+
+fn any_block() -> impl Strategy<Value = Block> {
+    let text = || "(?s).{0,40}";
+    prop_oneof![
+        text().prop_map(|text| Block::Text { text }),
+        (text(), text(), text()).prop_map(|(id, name, text)| Block::ToolUse { id, name, input: json!({ "a": text }) }),
+        (text(), text()).prop_map(|(id, name)| Block::ToolUse { id: id.clone(), name, input: json!(id) }),
+        (text(), text()).prop_map(|(id, content)| Block::ToolResult { tool_use_id: id, content, is_error: false }),
+    ]
+}
+
+proptest! {
+    /// A token has at least one byte, so a server cannot count more tokens than the body has bytes.
+    #[test]
+    fn body_has_at_most_input_tokens_max_bytes(
+        blocks in proptest::collection::vec(proptest::collection::vec(any_block(), 0..4), 1..4),
+        system in "(?s).{0,40}",
+    ) {
+        let roles = [Role::User, Role::Assistant].into_iter().cycle();
+        let messages: Vec<ChatMessage> = roles.zip(blocks).map(|(role, content)| ChatMessage { role, content }).collect();
+        let request = ModelRequest { system: system.into(), ..request(&messages) };
+        prop_assert!(body(&request, Compat::DEFAULT).len() as u64 <= request.input_tokens_max());
+    }
+
+    /// The sizes of the pieces in which a stream arrives do not matter.
+    #[test]
+    fn answer_does_not_depend_on_pieces(sizes in proptest::collection::vec(1usize..40, 1..9)) {
+        let chunks = [
+            delta(json!({"content": "Grüße 😀"})),
+            calls(json!([{"index": 0, "id": "c", "function": {"name": "bash", "arguments": "{\"command\":"}}])),
+            calls(json!([{"index": 0, "function": {"arguments": "\"ls\"}"}}])),
+            finish("tool_calls"),
+        ];
+        let stream: String = chunks.iter().map(|chunk| format!(": life\ndata: {chunk}\n\n")).collect::<String>() + "data: [DONE]\n\n";
+        let (mut reader, mut assembler, listener) = (SseReader::default(), Box::new(ChatAssembler::default()), RecordingListener::default());
+        let mut sizes = sizes.iter().cycle();
+        let mut rest = stream.as_bytes();
+        while !rest.is_empty() {
+            let (piece, remaining) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
+            for event in reader.feed(piece).unwrap() {
+                assembler.process_event(&event, &listener).unwrap();
+            }
+            rest = remaining;
+        }
+        prop_assert_eq!(assembler.finish("x").unwrap(), answer(&chunks, true).unwrap());
+        prop_assert_eq!(&*listener.text.lock(), "Grüße 😀");
+    }
+}

@@ -1,0 +1,54 @@
+//! The Messages API of Anthropic and other servers: <https://platform.claude.com/docs/en/api/messages>.
+
+use super::exchange::{Api, Assembler};
+use super::service::{KeyVariable, Service};
+use crate::ports::ModelRequest;
+use assembly::MessageAssembler;
+
+// Public for fuzz targets only.
+#[doc(hidden)]
+pub mod assembly;
+mod body;
+
+/// The variable with the API key of Anthropic.
+pub const API_KEY: &str = "ANTHROPIC_API_KEY";
+/// The variable with a bearer token.
+pub const AUTH_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
+/// The variable with a base URL, for members without `base_url` in the config.
+pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
+
+/// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
+const VERSION: &str = "2023-06-01";
+/// The smallest context window of all Claude models, in tokens (<https://platform.claude.com/docs/en/build-with-claude/context-windows>).
+const CLAUDE_WINDOW_TOKENS: u64 = 200_000;
+
+/// Anthropic's service. Other servers with its API have a `base_url`.
+pub const ANTHROPIC: Service = Service {
+    base_url: Some("https://api.anthropic.com"),
+    base_url_variable: Some(BASE_URL),
+    keys: &[
+        KeyVariable { name: API_KEY, header: "x-api-key", prefix: "" },
+        KeyVariable { name: AUTH_TOKEN, header: "authorization", prefix: "Bearer " },
+    ],
+    needs_key: true,
+    path: "/messages",
+    adds_version: true,
+    headers: &[("anthropic-version", VERSION)],
+    api: || Box::new(MessagesApi),
+    window_tokens: |model| model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS),
+};
+
+struct MessagesApi;
+
+impl Api for MessagesApi {
+    fn body(&self, request: &ModelRequest) -> Vec<u8> {
+        body::body(request)
+    }
+
+    fn assembler(&self) -> Box<dyn Assembler> {
+        Box::new(MessageAssembler::default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! A service that models are reached through over HTTP: its address, its keys and its API.
+
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+
+use super::exchange::{Api, HttpModel};
+use super::http;
+use super::provider;
+use crate::domain::team_spec::ModelSpec;
+use crate::ports::ModelClient;
+use crate::secrets::Secret;
+
+/// The version in the paths of all APIs.
+const VERSION: &str = "/v1";
+
+/// A service of the `PROVIDERS` table.
+pub struct Service {
+    /// The address of its API; `None` if each user has another one, so that `base_url` must be set.
+    pub base_url: Option<&'static str>,
+    /// The variable with an address, for members without `base_url`.
+    pub base_url_variable: Option<&'static str>,
+    /// The variables that can hold its keys. All that are set are sent.
+    pub keys: &'static [KeyVariable],
+    /// True if it refuses requests without a key at its own address.
+    pub needs_key: bool,
+    /// The path of its API after the version, such as `/messages`.
+    pub path: &'static str,
+    /// True if the version `/v1` follows each address. Otherwise only an address without a path gets it.
+    pub adds_version: bool,
+    /// Headers of each request.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// Returns the format of requests and answers.
+    pub api: fn() -> Box<dyn Api>,
+    /// Returns the context window of this model in tokens, if it is known.
+    pub window_tokens: fn(&str) -> Option<u64>,
+}
+
+/// A variable that can hold a key, and the header that carries it.
+pub struct KeyVariable {
+    pub name: &'static str,
+    pub header: &'static str,
+    /// The text before the key in the header.
+    pub prefix: &'static str,
+}
+
+/// Builds the client for a member.
+///
+/// # Errors
+/// A text that names the missing or wrong setting or variable.
+pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+    let service = provider(&spec.provider).and_then(|provider| provider.service.as_ref());
+    let service = service.ok_or_else(|| format!("the provider `{}` has no server", spec.provider))?;
+    Ok(Arc::new(service.model(spec, &|name| std::env::var(name).ok())?))
+}
+
+impl Service {
+    /// Creates a client from these settings and the environment that `variable` reads.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn model(&self, spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<HttpModel, String> {
+        let (address_setting, base) = self.configured_base(spec, variable).unzip();
+        let Some(base) = base.as_deref().or(self.base_url) else {
+            return Err(format!("the provider `{}` needs `base_url`, the address of its server", spec.provider));
+        };
+        let url = self.url(base).map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
+        let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        for (name, value) in self.headers {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let mut key_variables = Vec::new();
+        for KeyVariable { name, header, prefix } in self.keys {
+            let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
+            headers.insert(*header, secret_header(prefix, &secret).map_err(|reason| format!("{name} {reason}"))?);
+            key_variables.push(*name);
+        }
+        if key_variables.is_empty() && self.needs_key && self.is_own_address(&url) {
+            let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
+            return Err(format!(
+                "{} needs a key: set {} in the environment",
+                url.origin().ascii_serialization(),
+                names.join(" or ")
+            ));
+        }
+        Ok(HttpModel {
+            api: (self.api)(),
+            client: http::client(&url)?,
+            url,
+            address_setting,
+            context_window_tokens: (self.window_tokens)(&spec.model),
+            headers,
+            key_variables,
+            missing_key: self.keys.first().map_or("", |key| key.name),
+        })
+    }
+
+    /// Returns the server that the settings or the variable name, as `host:port`; `None` for the service's own address on the internet.
+    pub fn server(&self, spec: &ModelSpec) -> Option<String> {
+        let configured = self.configured_base(spec, &|name| std::env::var(name).ok()).map(|(_, base)| base);
+        let url = self.url(configured.as_deref().or(self.base_url)?).ok()?;
+        if self.needs_key && self.is_own_address(&url) {
+            return None;
+        }
+        Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
+    }
+
+    /// Returns the address in the settings or the variable, and the name of its source.
+    fn configured_base(
+        &self,
+        spec: &ModelSpec,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(&'static str, String)> {
+        let from_variable = || {
+            let name = self.base_url_variable?;
+            variable(name).filter(|url| !url.trim().is_empty()).map(|url| (name, url))
+        };
+        spec.base_url.clone().map(|url| ("base_url", url)).or_else(from_variable)
+    }
+
+    fn is_own_address(&self, url: &Url) -> bool {
+        let own = self.base_url.and_then(|base| base.parse::<Url>().ok());
+        own.is_some_and(|own| own.host_str() == url.host_str())
+    }
+
+    /// The address of the API below `base`. A base without a path gets the version `v1`. It can end with the path of the API.
+    fn url(&self, base: &str) -> Result<Url, String> {
+        let base = base.trim().trim_end_matches('/');
+        let has_scheme =
+            |scheme: &str| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+        if !["http://", "https://"].into_iter().any(has_scheme) {
+            return Err("must start with http:// or https://".to_owned());
+        }
+        let base = base.strip_suffix(self.path).unwrap_or(base);
+        let mut url: Url = base.parse().map_err(|error| format!("is not a URL: {error}"))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
+            return Err(format!("must not contain a password: set {}", names.join(" or ")));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err("must not contain `?` or `#`".to_owned());
+        }
+        let base = url.path().trim_end_matches('/');
+        let lacks_version = if self.adds_version { !base.ends_with(VERSION) } else { base.is_empty() };
+        url.set_path(&format!("{base}{}{}", if lacks_version { VERSION } else { "" }, self.path));
+        Ok(url)
+    }
+}
+
+/// A header with `prefix` and the secret, marked as sensitive, so that it is not printed.
+///
+/// # Errors
+/// The secret has characters that a header cannot carry. The text does not quote it.
+fn secret_header(prefix: &str, secret: &Secret) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(format!("{prefix}{}", secret.expose()))
+        .map_err(|_| "has characters that an HTTP header cannot carry".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
