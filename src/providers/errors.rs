@@ -1,7 +1,8 @@
-//! Classifies errors of the Messages API: temporary, context too long, or final.
+//! Classifies errors of all APIs: temporary, context too long, or final.
 //!
-//! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>. `retry-after` and `x-should-retry` are used as in the
-//! API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`, `shouldRetry` and `retryRequest`).
+//! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>, <https://platform.openai.com/docs/guides/error-codes>.
+//! `retry-after` and `x-should-retry` are used as in the API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`,
+//! `shouldRetry` and `retryRequest`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,7 @@ use crate::ports::ModelError;
 const QUOTE_CHARS_MAX: usize = 400;
 /// The longest quote of a request id, in characters.
 const REQUEST_ID_CHARS_MAX: usize = 80;
-/// The longest `retry-after` that is used.
+/// The longest wait that a server can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The smallest context window, in tokens. A smaller number in an error has another meaning.
@@ -43,15 +44,31 @@ const TOO_LONG: [&str; 17] = [
     "range of input length",
     "model_context_window_exceeded",
 ];
+/// The texts that precede the size of the context window, in lower case.
+const WINDOW_PREFIXES: [&str; 8] = [
+    "maximum context length",
+    "available context size (",
+    "exceeds the maximum number of tokens allowed",
+    "maximum prompt length is",
+    "exceeded model token limit",
+    "range of input length",
+    "context length of only",
+    "n_ctx:",
+];
 /// The texts of errors that are about the rate, even if they name tokens, in lower case.
 const RATE_LIMITED: [&str; 2] = ["rate limit", "too many requests"];
 /// The kinds of errors of a wrong key or model: those of the API, and that of servers that are compatible with other APIs too.
 const WRONG_SETTING_KINDS: [&str; 4] =
     ["authentication_error", "permission_error", "not_found_error", "model_not_found"];
-/// The kind of an error about an account without credit.
-const BILLING_ERROR: &str = "billing_error";
-/// A part of the message about an account without credit, which can be an `invalid_request_error`.
-const NO_CREDIT: &str = "credit balance";
+/// The kinds of errors about an account without credit, or whose plan is used up for hours.
+const BILLING_ERRORS: [&str; 4] = ["billing_error", "insufficient_quota", "credit_balance_exhausted", "1308"];
+/// The kind of an answer whose call the server could not read. The next answer can be right.
+const TOOL_USE_FAILED: &str = "tool_use_failed";
+/// The kind of an error about a rate that rose too fast, and the wait without another one.
+const SLOW_DOWN: &str = "slow_down";
+const SLOW_DOWN_WAIT: Duration = Duration::from_secs(15);
+/// Parts of messages about an account without credit, which can be an `invalid_request_error`, in lower case.
+const NO_CREDIT: [&str; 2] = ["credit balance", "billing"];
 /// The kind of other final errors in a stream. Every other kind in a stream is temporary:
 /// `overloaded_error`, `api_error` and unknown kinds.
 const FINAL_KIND: &str = "invalid_request_error";
@@ -67,6 +84,8 @@ pub struct ApiError {
     pub message: Option<String>,
     /// The context window in an error of llama.cpp's server.
     pub n_ctx: Option<u64>,
+    /// The wait that the body asks for.
+    pub wait: Option<Duration>,
 }
 
 impl ApiError {
@@ -96,33 +115,55 @@ impl ApiError {
                 let field = |key: &str| fields.get(key).and_then(word);
                 let message = field("message").or_else(|| field("msg"));
                 let n_ctx = fields.get("n_ctx").and_then(Value::as_u64);
-                Self { kind: field("type"), code: field("code"), message, n_ctx }
+                let wait = wait_in_details(value).or_else(|| wait_in_text(message.as_deref()?));
+                Self { kind: field("type"), code: field("code"), message, n_ctx, wait }
             }
-            Value::String(text) => Self { message: Some(text.clone()), ..Self::default() },
+            Value::String(text) => Self { message: Some(text.clone()), wait: wait_in_text(text), ..Self::default() },
             _ => Self::default(),
         }
+    }
+
+    /// Returns the error in an answer with status 200.
+    pub fn in_answer(answer: &Value) -> Option<Self> {
+        let is_error =
+            |value: &Value| !matches!(value["error"], Value::Null | Value::Bool(false)) || value["object"] == "error";
+        (is_error(answer) || is_error(&answer[0])).then(|| Self::of_value(answer))
+    }
+
+    /// Returns true if its kind or code is one of these.
+    fn is_one_of(&self, kinds: &[&str]) -> bool {
+        [&self.kind, &self.code].into_iter().flatten().any(|kind| kinds.contains(&kind.as_str()))
     }
 
     /// Returns true if the account of the key has no credit.
     fn is_about_credit(&self) -> bool {
         let message = self.message.as_deref().unwrap_or("").to_lowercase();
-        self.kind.as_deref() == Some(BILLING_ERROR) || message.contains(NO_CREDIT)
+        self.is_one_of(&BILLING_ERRORS) || NO_CREDIT.iter().any(|text| message.contains(text))
     }
 
     /// Returns true if the key or the model in the settings is wrong, or the account has no credit.
     fn is_wrong_setting(&self) -> bool {
-        let mut kinds = self.kind.as_deref().into_iter().chain(self.code.as_deref());
-        self.is_about_credit() || kinds.any(|kind| WRONG_SETTING_KINDS.contains(&kind))
+        self.is_about_credit() || self.is_one_of(&WRONG_SETTING_KINDS)
     }
 
     /// The context window in an error about too many tokens.
     fn window_tokens(&self) -> Option<u64> {
-        let message = self.message.as_deref().unwrap_or("");
+        let message = self.message.as_deref().unwrap_or("").to_lowercase();
+        let after_prefix = WINDOW_PREFIXES.iter().filter_map(|prefix| message.split_once(prefix));
+        let named = after_prefix.flat_map(|(_, rest)| numbers(rest)).find(|tokens| *tokens >= WINDOW_TOKENS_MIN);
+        if let Some(tokens) = self.n_ctx.filter(|tokens| *tokens >= WINDOW_TOKENS_MIN).or(named) {
+            return Some(tokens);
+        }
         // `… 210000 tokens > 200000 maximum`, `… exceed context limit: 190000 + 21333 > 200000`
         let limit = message.rsplit_once('>').map(|(_, limit)| limit.trim_start());
         let number = limit.and_then(|limit| limit.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
-        self.n_ctx.or(number).filter(|tokens| *tokens >= WINDOW_TOKENS_MIN)
+        number.filter(|tokens| *tokens >= WINDOW_TOKENS_MIN)
     }
+}
+
+/// The whole numbers in a text.
+fn numbers(text: &str) -> impl Iterator<Item = u64> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok())
 }
 
 /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
@@ -145,17 +186,27 @@ pub fn key_refused(status: u16, body: &str, variables: &[&str], missing: &str) -
 pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
     let error = ApiError::of_body(body);
     let text = error_text(&format!("answered {status}"), &error, request_id(headers));
-    if is_too_long(status, &error) {
+    // Some servers refuse a context that is too long without a word.
+    if is_too_long(status, &error) || (status == 400 && body.trim().is_empty()) {
         return ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() };
     }
+    let wait = retry_after(headers, now);
     let is_temporary = match headers.get("x-should-retry").map(|value| value.as_bytes()) {
         Some(b"true") => true,
         Some(b"false") => false,
-        // 501 is the answer of a server that has no such API.
-        _ => matches!(status, 408 | 409 | 429 | 500 | 502..),
+        _ if error.is_one_of(&[TOOL_USE_FAILED]) => true,
+        // A service whose account is refilled says when.
+        _ if status == 402 => wait.is_some(),
+        _ if error.is_about_credit() => false,
+        // 501 is the answer of a server that has no such API. 498 is one about capacity.
+        _ => matches!(status, 408 | 409 | 429 | 498 | 500 | 502..),
     };
     match (is_temporary, status) {
-        (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers, now) },
+        (true, _) => {
+            let least_wait = error.is_one_of(&[SLOW_DOWN]).then_some(SLOW_DOWN_WAIT);
+            let retry_after = wait.or_else(|| rate_limit_reset(headers)).or(error.wait).or(least_wait);
+            ModelError::Temporary { message: text, retry_after }
+        }
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
@@ -175,13 +226,13 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
     } else if error.kind.as_deref() == Some(FINAL_KIND) {
         ModelError::Final(text)
     } else {
-        ModelError::Temporary { message: text, retry_after: None }
+        ModelError::Temporary { message: text, retry_after: error.wait }
     }
 }
 
 /// The id of the request, for the operators of the server.
 pub fn request_id(headers: &HeaderMap) -> Option<String> {
-    let id = headers.get("request-id")?.to_str().ok()?.trim();
+    let id = headers.get("request-id").or_else(|| headers.get("x-request-id"))?.to_str().ok()?.trim();
     let id: String = id.chars().take(REQUEST_ID_CHARS_MAX).collect();
     (!id.is_empty()).then_some(id)
 }
@@ -246,6 +297,54 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     http_date(value).map(|until| bounded(until.as_second() as f64 - now_s))
 }
 
+/// The time until the limits of the rate that are used up are reset, as OpenAI and compatible services report it.
+fn rate_limit_reset(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: String| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let of_kind = |kind: &str| {
+        let remaining = text(format!("x-ratelimit-remaining-{kind}"))?;
+        text(format!("x-ratelimit-reset-{kind}")).filter(|_| remaining == "0").and_then(duration)
+    };
+    ["tokens", "requests"].into_iter().filter_map(of_kind).max()
+}
+
+/// The wait in the details of an error: `metadata.retry_after_seconds`, or the `retryDelay` of an entry of `details`.
+fn wait_in_details(error: &Value) -> Option<Duration> {
+    if let Some(seconds) = error["metadata"]["retry_after_seconds"].as_f64() {
+        return Some(bounded(seconds));
+    }
+    let details = error["details"].as_array()?;
+    details.iter().filter_map(|detail| detail["retryDelay"].as_str()).find_map(duration)
+}
+
+/// The wait in a text such as `Please try again in 5.289s.`
+fn wait_in_text(text: &str) -> Option<Duration> {
+    let (_, rest) = text.split_once("try again in ")?;
+    duration(rest.split_whitespace().next()?.trim_end_matches(['.', ',', ';', ')']))
+}
+
+/// Reads a duration such as `2.5s`, `6m0s`, `120ms`, or a number of seconds.
+fn duration(text: &str) -> Option<Duration> {
+    let mut seconds = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let unit_start = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, after) = rest.split_at(unit_start);
+        let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
+        let unit_seconds = match unit {
+            "ms" => 0.001,
+            "s" | "" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * unit_seconds;
+        rest = after;
+    }
+    (!text.is_empty()).then(|| bounded(seconds))
+}
+
 fn http_date(text: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
@@ -294,8 +393,66 @@ mod tests {
             (400, r#"{"error":{"message":"input length and `max_tokens` exceed context limit: 1 + 2 > 2"}}"#),
             (400, r#"{"error":{"code":400,"type":"exceed_context_size_error","message":"too many"}}"#),
             (413, "<html><title>413</title>"),
+            (400, ""),
+            (400, r#"{"error":{"message":"no","type":"invalid_request_error","code":"context_length_exceeded"}}"#),
+            (400, r#"{"error":"The prompt is greater than the context length"}"#),
+            (
+                400,
+                r#"[{"error":{"code":400,"message":"input token count (9) exceeds the maximum number of tokens allowed (8)."}}]"#,
+            ),
+            (400, r#"{"object":"error","message":"Prompt is longer than the model's context length","code":1}"#),
         ] {
             assert!(matches!(of(status, &[], body), ModelError::ContextTooLong { .. }), "{body}");
+        }
+        let event = ApiError::in_answer(&serde_json::json!({"error": "greater than the context length"})).unwrap();
+        assert!(matches!(from_event(&event, None), ModelError::ContextTooLong { .. }));
+        let rate = r#"{"error":{"message":"Rate limit reached: reduce the length of the messages"}}"#;
+        assert!(matches!(of(429, &[], rate), ModelError::Temporary { .. }));
+    }
+
+    #[test]
+    fn error_without_credit_is_not_repeated() {
+        for (status, body) in [
+            (429, r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#),
+            (429, r#"{"error":{"message":"no","type":"credit_balance_exhausted"}}"#),
+            (429, r#"{"error":{"code":"1308","message":"Usage limit reached for 5 hours"}}"#),
+            (429, r#"{"error":{"code":1308,"message":"Usage limit reached for 5 hours"}}"#),
+            (429, r#"{"error":{"message":"check your plan and billing details"}}"#),
+            (402, r#"{"error":{"message":"add credits","code":402}}"#),
+        ] {
+            assert!(matches!(of(status, &[], body), ModelError::WrongSetting(_)), "{body}");
+        }
+        let refilled = of(402, &[("retry-after", "60")], "{}");
+        assert!(matches!(refilled, ModelError::Temporary { retry_after: Some(_), .. }), "{refilled:?}");
+    }
+
+    #[test]
+    fn invalid_call_and_missing_capacity_are_temporary() {
+        let failed = r#"{"error":{"message":"Failed to call a function","type":"invalid_request_error","code":"tool_use_failed","failed_generation":"<function=bash>"}}"#;
+        assert!(matches!(of(400, &[], failed), ModelError::Temporary { .. }));
+        assert!(matches!(of(498, &[], "{}"), ModelError::Temporary { .. }));
+        let slow = r#"{"error":{"message":"no","code":"slow_down"}}"#;
+        let ModelError::Temporary { retry_after, .. } = of(429, &[], slow) else { panic!() };
+        assert_eq!(retry_after, Some(SLOW_DOWN_WAIT));
+    }
+
+    #[test]
+    fn error_bodies_of_all_forms_are_read() {
+        for (body, text) in [
+            (r#"{"error":{"message":"no","type":"t","param":null,"code":null}}"#, "answered 400 t: no"),
+            (r#"[{"error":{"code":400,"message":"no","status":"INVALID"}}]"#, "answered 400: no"),
+            (r#"{"error":"no"}"#, "answered 400: no"),
+            (r#"{"object":"error","message":"no","type":"t","param":null,"code":7}"#, "answered 400 t: no"),
+            (r#"{"detail":"no"}"#, "answered 400: no"),
+            (
+                r#"{"detail":[{"type":"extra_forbidden","loc":["body","x"],"msg":"no"}]}"#,
+                "answered 400 extra_forbidden: no",
+            ),
+            ("<html><title>no</title></html>", "answered 400: no"),
+            ("[]", "answered 400"),
+            ("[[[]]]", "answered 400"),
+        ] {
+            assert_eq!(of(400, &[], body).to_string(), text, "{body}");
         }
     }
 
@@ -321,6 +478,22 @@ mod tests {
                 Some(200_000),
             ),
             (r#""the request exceeds the available context size", "n_ctx": 16384"#, Some(16_384)),
+            (
+                r#""This model's maximum context length is 8192 tokens. However, you requested 9000 tokens""#,
+                Some(8_192),
+            ),
+            (r#""request (5000 tokens) exceeds the available context size (4096 tokens)""#, Some(4_096)),
+            (
+                r#""The input token count (2000000) exceeds the maximum number of tokens allowed (1048576).""#,
+                Some(1_048_576),
+            ),
+            (
+                r#""This model's maximum prompt length is 131072 but the request contains 200000 tokens.""#,
+                Some(131_072),
+            ),
+            (r#""Your request exceeded model token limit: 262144 (requested: 300000)""#, Some(262_144)),
+            (r#""Range of input length should be [1, 129024]""#, Some(129_024)),
+            (r#""n_keep: 5000 is greater than the context length (n_keep: 5000>= n_ctx: 4096)""#, Some(4_096)),
             (r#""prompt is too long: 9 tokens > 8 maximum""#, None),
             (r#""prompt is too long""#, None),
         ] {
@@ -348,6 +521,29 @@ mod tests {
         ] {
             let ModelError::Temporary { retry_after, .. } = of(429, &pairs, "") else { panic!("{pairs:?}") };
             assert_eq!(retry_after.map(|wait| wait.as_secs_f64()), seconds, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn wait_is_read_from_limits_and_body() {
+        let used_up = ("x-ratelimit-remaining-tokens", "0");
+        for (pairs, body, seconds) in [
+            (vec![used_up, ("x-ratelimit-reset-tokens", "6m0s")], "", Some(360.0)),
+            (vec![used_up, ("x-ratelimit-reset-tokens", "120ms")], "", Some(0.12)),
+            (vec![used_up, ("x-ratelimit-reset-tokens", "7")], "", Some(7.0)),
+            (vec![("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "1m2.5s")], "", Some(62.5)),
+            (vec![("x-ratelimit-remaining-tokens", "5"), ("x-ratelimit-reset-tokens", "6m0s")], "", None),
+            (vec![used_up, ("x-ratelimit-reset-tokens", "2s"), ("retry-after", "9")], "", Some(9.0)),
+            (vec![used_up, ("x-ratelimit-reset-tokens", "soon")], "", None),
+            (vec![], r#"{"error":{"message":"no","metadata":{"retry_after_seconds":3}}}"#, Some(3.0)),
+            (vec![], r#"[{"error":{"details":[{"@type":"x"},{"retryDelay":"2s"}]}}]"#, Some(2.0)),
+            (vec![], r#"{"error":{"message":"Rate limit reached. Please try again in 5.289s. Visit x"}}"#, Some(5.289)),
+            (vec![], r#"{"error":{"message":"Please try again in 1h2m3s."}}"#, Some(3_723.0)),
+            (vec![], r#"{"error":{"message":"try again in a moment"}}"#, None),
+            (vec![], r#"{"error":{"message":"try again in 9999999999999h"}}"#, Some(RETRY_AFTER_MAX.as_secs_f64())),
+        ] {
+            let ModelError::Temporary { retry_after, .. } = of(429, &pairs, body) else { panic!("{pairs:?} {body}") };
+            assert_eq!(retry_after.map(|wait| wait.as_secs_f64()), seconds, "{pairs:?} {body}");
         }
     }
 

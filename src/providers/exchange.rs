@@ -8,10 +8,11 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
+use serde_json::Value;
 
 use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
-use super::sse::{SseEvent, SseReader};
+use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
 use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::masked;
@@ -25,6 +26,9 @@ const CONTENT_BYTES_MAX: usize = 64 * 1024;
 const TOKEN_CONTENT_BYTES_MAX: usize = 32;
 /// The longest part of an error that is read, in bytes.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
+/// The types of answers.
+const EVENTS: &str = "text/event-stream";
+const JSON: &str = "application/json";
 
 /// The format of an API's requests and answers.
 pub trait Api: Send + Sync {
@@ -33,6 +37,12 @@ pub trait Api: Send + Sync {
 
     /// Starts an answer without content.
     fn assembler(&self) -> Box<dyn Assembler>;
+
+    /// Changes all later bodies if the server refused an optional field of this one. Returns the setting that makes the change
+    /// permanent, or `None` if nothing can be changed.
+    fn adapt(&self, _refusal: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Assembles an answer from the events of its stream.
@@ -133,6 +143,18 @@ impl HttpModel {
     }
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
+        let response = self.send(request, listener).await?;
+        if let Some(response) = self.expect_answer(response, request, listener, true).await? {
+            return self.read(response, request, listener).await;
+        }
+        let response = self.send(request, listener).await?;
+        match self.expect_answer(response, request, listener, false).await? {
+            Some(response) => self.read(response, request, listener).await,
+            None => Err(temporary("refused the request".to_owned())),
+        }
+    }
+
+    async fn send(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<Response, ModelError> {
         let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(self.api.body(request));
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
         let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
@@ -146,17 +168,18 @@ impl HttpModel {
             Err(_) => return Err(transport_error(&TransportError::Silent(request.silence_timeout), None)),
         };
         listener.on_activity();
-        let response = self.expect_stream(response, request, listener).await?;
-        self.read(response, request, listener).await
+        Ok(response)
     }
 
-    /// Returns the response if it is the requested stream.
-    async fn expect_stream(
+    /// Returns the response if it can be an answer; `None` if the server refused a field, the next body differs, and the request can
+    /// be sent again.
+    async fn expect_answer(
         &self,
         response: Response,
         request: &ModelRequest,
         listener: &dyn Listener,
-    ) -> Result<Response, ModelError> {
+        may_adapt: bool,
+    ) -> Result<Option<Response>, ModelError> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
         if let Some(encoding) = encoding {
@@ -164,19 +187,21 @@ impl HttpModel {
             let text = format!("answered {status} in the encoding {encoding}, which was not requested");
             return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
         }
-        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        if status == 200 && is_stream {
-            return Ok(response);
+        if status == 200 && (has_type(&headers, EVENTS) || has_type(&headers, JSON)) {
+            return Ok(Some(response));
         }
         if status == 200 {
-            let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
-            let kind = kind.map(|kind| format!(", with {}", errors::shorten(&kind))).unwrap_or_default();
-            let text = format!("answered without a stream of events{kind}; Brigade needs one");
-            let text = errors::with_request_id(text, errors::request_id(&headers));
-            return Err(ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(&request.model))));
+            return Err(self.no_stream(&headers, &request.model));
         }
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = masked(String::from_utf8_lossy(&bytes).into_owned());
+        if may_adapt
+            && matches!(status, 400 | 422)
+            && let Some(setting) = self.api.adapt(&body)
+        {
+            tracing::warn!("{} refused a field of the request; set `{setting}`", self.address());
+            return Ok(None);
+        }
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
@@ -189,12 +214,51 @@ impl HttpModel {
         }
     }
 
+    /// The error of an answer that is neither a stream of events nor a whole one.
+    fn no_stream(&self, headers: &HeaderMap, model: &str) -> ModelError {
+        let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+        let kind = kind.map(|kind| format!(", with {}", errors::shorten(&kind))).unwrap_or_default();
+        let text = format!("answered without a stream of events{kind}; Brigade needs one");
+        let text = errors::with_request_id(text, errors::request_id(headers));
+        ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(model)))
+    }
+
+    /// Reads an answer that is one JSON value: an error, or the whole answer of a server that does not stream.
+    async fn read_whole(
+        &self,
+        response: Response,
+        request: &ModelRequest,
+        listener: &dyn Listener,
+    ) -> Result<ModelResponse, ModelError> {
+        let headers = response.headers().clone();
+        let request_id = errors::request_id(&headers);
+        let bytes = http::read_beginning(response, request.silence_timeout, EVENT_BYTES_MAX).await;
+        let body = masked(String::from_utf8_lossy(&bytes).into_owned());
+        let Ok(value) = serde_json::from_str::<Value>(&body) else {
+            let text = "sent an answer that is neither a stream of events nor whole JSON".to_owned();
+            return Err(temporary(errors::with_request_id(text, request_id)));
+        };
+        if let Some(error) = ApiError::in_answer(&value) {
+            return Err(protocol_error(ProtocolError::Reported(Box::new(error)), request_id));
+        }
+        let mut assembler = self.api.assembler();
+        let event = SseEvent { name: String::new(), data: body };
+        assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;
+        if !assembler.may_end() {
+            return Err(self.no_stream(&headers, &request.model));
+        }
+        finished(assembler, request, request_id)
+    }
+
     async fn read(
         &self,
         mut response: Response,
         request: &ModelRequest,
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
+        if !has_type(response.headers(), EVENTS) {
+            return self.read_whole(response, request, listener).await;
+        }
         let request_id = errors::request_id(response.headers());
         let tokens_max = request.output_tokens_max as usize;
         let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(tokens_max);
@@ -207,13 +271,14 @@ impl HttpModel {
         let mut assembler = self.api.assembler();
         let mut bytes = 0;
         while !assembler.is_complete() {
-            let piece = http::next_piece(&mut response, request.silence_timeout).await;
-            let Some(piece) = piece.map_err(|reason| transport_error(&reason, request_id.clone()))? else {
-                if assembler.may_end() {
-                    break;
+            let piece = match http::next_piece(&mut response, request.silence_timeout).await {
+                Ok(Some(piece)) => piece,
+                _ if assembler.may_end() => break,
+                Ok(None) => {
+                    let text = "ended its answer too early".to_owned();
+                    return Err(temporary(errors::with_request_id(text, request_id)));
                 }
-                let text = "ended its answer too early".to_owned();
-                return Err(temporary(errors::with_request_id(text, request_id)));
+                Err(reason) => return Err(transport_error(&reason, request_id)),
             };
             listener.on_activity();
             bytes += piece.as_ref().len();
@@ -234,11 +299,25 @@ impl HttpModel {
         if !assembler.is_repeating() {
             http::read_to_end(response).await;
         }
-        let answer = assembler.finish(&format!("call-{}", request.messages.len()));
-        let mut answer = answer.map_err(|error| protocol_error(error, request_id))?;
-        answer.content = answer.content.into_iter().filter_map(masked_block).collect();
-        Ok(answer)
+        finished(assembler, request, request_id)
     }
+}
+
+/// Returns the complete answer without secrets.
+fn finished(
+    assembler: Box<dyn Assembler>,
+    request: &ModelRequest,
+    request_id: Option<String>,
+) -> Result<ModelResponse, ModelError> {
+    let answer = assembler.finish(&format!("call-{}", request.messages.len()));
+    let mut answer = answer.map_err(|error| protocol_error(error, request_id))?;
+    answer.content = answer.content.into_iter().filter_map(masked_block).collect();
+    Ok(answer)
+}
+
+fn has_type(headers: &HeaderMap, expected: &str) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
+    kind.and_then(|kind| kind.get(..expected.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes()))
 }
 
 /// A block with all secrets masked, or `None` if it is no block without them. A key that the server repeats must not get into a

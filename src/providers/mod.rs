@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use chat::{ChatApi, Compat, MaxTokensField};
+use chat::{ChatApi, Compat, IdForm, MaxTokensField};
 use exchange::Api;
 use service::{KeyVariable, Service};
 
@@ -24,6 +24,8 @@ pub mod service;
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod sse;
+#[cfg(test)]
+mod test_requests;
 pub mod webhook;
 
 /// An entry of the `PROVIDERS` table.
@@ -93,9 +95,14 @@ pub struct ProgramError {
 /// Builds a client from the settings of one member.
 pub type Connect = fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>;
 
-/// A server on this machine: without a key, and for free.
-const fn local(name: &'static str, about: &'static str, base_url: &'static str) -> Provider {
-    let service = Service { base_url: Some(base_url), needs_key: false, ..CHAT };
+/// A server on this machine: for free, and without a key unless its operator set one.
+const fn local(
+    name: &'static str,
+    about: &'static str,
+    base_url: &'static str,
+    keys: &'static [KeyVariable],
+) -> Provider {
+    let service = Service { base_url: Some(base_url), keys, needs_key: false, ..CHAT };
     Provider { costs_money: false, ..Provider::http(name, about, service) }
 }
 
@@ -119,7 +126,7 @@ const CHAT: Service = Service {
     path: "/chat/completions",
     adds_version: false,
     headers: &[],
-    api: || Box::new(ChatApi(Compat::DEFAULT)),
+    api: || Box::new(ChatApi::new(Compat::DEFAULT)),
     window_tokens: |_| None,
 };
 
@@ -130,11 +137,16 @@ const fn bearer(name: &'static str) -> KeyVariable {
 
 /// Chat completions with `max_completion_tokens`.
 fn completion_tokens_api() -> Box<dyn Api> {
-    Box::new(ChatApi(Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT }))
+    Box::new(ChatApi::new(Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT }))
+}
+
+/// Chat completions of Mistral, which refuses other ids.
+fn mistral_api() -> Box<dyn Api> {
+    Box::new(ChatApi::new(Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT }))
 }
 
 fn chat_api() -> Box<dyn Api> {
-    Box::new(ChatApi(Compat::DEFAULT))
+    Box::new(ChatApi::new(Compat::DEFAULT))
 }
 
 /// All providers.
@@ -155,12 +167,13 @@ pub const PROVIDERS: &[Provider] = &[
     hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], completion_tokens_api),
     hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], chat_api),
     hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], chat_api),
-    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], chat_api),
+    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], mistral_api),
     hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], completion_tokens_api),
-    local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1"),
-    local("lmstudio", "models of LM Studio on this machine", "http://127.0.0.1:1234/v1"),
-    local("vllm", "models of a vLLM server", "http://127.0.0.1:8000/v1"),
-    local("llamacpp", "the model of llama.cpp's server", "http://127.0.0.1:8080/v1"),
+    local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1", &[bearer("OLLAMA_API_KEY")]),
+    local("lmstudio", "models of LM Studio on this machine", "http://127.0.0.1:1234/v1", &[bearer("LM_API_TOKEN")]),
+    local("vllm", "models of a vLLM server", "http://127.0.0.1:8000/v1", &[bearer("VLLM_API_KEY")]),
+    local("llamacpp", "the model of llama.cpp's server", "http://127.0.0.1:8080/v1", &[bearer("LLAMA_API_KEY")]),
+    Provider { costs_money: true, ..local("litellm", "models behind a LiteLLM proxy", "http://127.0.0.1:4000/v1", &[bearer("LITELLM_API_KEY")]) },
     Provider::http("openai-compatible", "another server with chat completions, at `base_url`; the key is in OPENAI_API_KEY", Service { keys: &[bearer("OPENAI_API_KEY")], ..CHAT }),
     Provider {
         name: "runbook",

@@ -47,7 +47,7 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/state_note.rs", " is used up until ", "the format of `note` in the state file; it is written there too"),
     ("domain/state_note.rs", "the quota of ", "the format of `note` in the state file; it is written there too"),
     ("domain/system_error.rs", " (os error {code})", "the number that the standard library appends to a system error"),
-    ("providers/errors.rs", "credit balance", "the API's message about an account without credit, which has no kind"),
+    ("providers/errors.rs", "try again in ", "the wait in errors of OpenAI and Groq, which have no field for it"),
     ("domain/waiting_for.rs", "a person: ", "the format of `waitingFor` in the state file; it is written there too"),
     ("domain/waiting_for.rs", "its model: ", "the format of `waitingFor` in the state file; it is written there too"),
     ("providers/scripted.rs", "Task #", "the form of a claimed task is a contract with models"),

@@ -1,9 +1,10 @@
 //! Assembles an answer from the chunks of its stream (<https://platform.openai.com/docs/api-reference/chat-streaming>). Servers differ in
-//! many details, so the content decides, not the order or the presence of fields. Unknown fields are ignored.
+//! many details, so the content decides, not the order or the presence of fields. Unknown fields are ignored. Fields of another type than
+//! expected count as missing.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::domain::transcript::{Block, Usage};
@@ -15,6 +16,8 @@ use crate::providers::sse::SseEvent;
 
 /// The data of the event at the end of a stream.
 const DONE: &str = "[DONE]";
+/// The namespace that some models write before the name of a tool.
+const NAMESPACE: &str = "functions.";
 /// The reasons for an end that are errors of the server.
 const FAILED: [&str; 3] = ["error", "network_error", "insufficient_system_resource"];
 
@@ -48,49 +51,26 @@ impl PartialCall {
     }
 }
 
-/// The fields of a chunk that are used. Fields of another type than expected count as missing.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Chunk {
-    choices: Option<Vec<Choice>>,
-    usage: Value,
-    x_groq: Value,
-    error: Value,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Choice {
-    delta: Option<Delta>,
-    /// The whole answer of a server that does not stream.
-    message: Option<Delta>,
-    finish_reason: Option<String>,
-    usage: Value,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Delta {
-    content: Value,
-    reasoning_content: Value,
-    reasoning: Value,
-    refusal: Value,
-    tool_calls: Option<Vec<CallDelta>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct CallDelta {
+/// A piece of a call. A field that is empty or has another type than expected counts as missing.
+struct CallPiece<'a> {
     index: Option<u64>,
-    id: Option<String>,
-    function: Option<FunctionDelta>,
+    id: Option<&'a str>,
+    name: Option<&'a str>,
+    arguments: Cow<'a, str>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct FunctionDelta {
-    name: Option<String>,
-    arguments: Value,
+impl<'a> CallPiece<'a> {
+    fn of(piece: &'a Value) -> Self {
+        let text = |value: &'a Value| value.as_str().filter(|text| !text.is_empty());
+        let function = &piece["function"];
+        let arguments = match &function["arguments"] {
+            Value::Null => Cow::Borrowed(""),
+            Value::String(text) => Cow::Borrowed(text.as_str()),
+            object => Cow::Owned(object.to_string()),
+        };
+        let name = text(&function["name"]).map(|name| name.strip_prefix(NAMESPACE).unwrap_or(name));
+        Self { index: piece["index"].as_u64(), id: text(&piece["id"]), name, arguments }
+    }
 }
 
 impl Assembler for ChatAssembler {
@@ -102,28 +82,38 @@ impl Assembler for ChatAssembler {
             self.is_done = true;
             return Ok(());
         }
-        let chunk: Chunk = match serde_json::from_str(&event.data) {
+        let chunk: Value = match serde_json::from_str(&event.data) {
             Ok(chunk) => chunk,
             // An event with a name can be an unknown one, with any data.
-            Err(_) if !event.name.is_empty() && event.name != "error" => return Ok(()),
+            Err(_) if event.data.trim().is_empty() || !["", "error"].contains(&event.name.as_str()) => return Ok(()),
             Err(error) => return Err(ProtocolError::Invalid(format!("cannot read a chunk: {error}"))),
         };
-        if !chunk.error.is_null() || event.name == "error" {
-            return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&chunk.error))));
+        if event.name == "error" {
+            return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&chunk))));
         }
-        let choice = chunk.choices.unwrap_or_default().into_iter().next().unwrap_or_default();
-        for usage in [&chunk.usage, &chunk.x_groq["usage"], &choice.usage] {
+        if let Some(error) = ApiError::in_answer(&chunk) {
+            return Err(ProtocolError::Reported(Box::new(error)));
+        }
+        if !chunk.is_object() && event.name.is_empty() {
+            return Err(ProtocolError::Invalid("cannot read a chunk: it is no object".to_owned()));
+        }
+        let choice = &chunk["choices"][0];
+        for usage in [&chunk["usage"], &chunk["x_groq"]["usage"], &choice["usage"]] {
             self.count(usage, listener);
         }
-        if let Some(delta) = choice.delta.or(choice.message) {
-            self.add(delta, listener);
+        if choice["delta"].is_object() {
+            self.add(&choice["delta"], listener);
+        } else if choice["message"].is_object() {
+            // The whole answer of a server that does not stream.
+            self.add(&choice["message"], listener);
+            self.is_done = true;
         }
-        if let Some(finish) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
-            if FAILED.contains(&finish.as_str()) {
-                let message = format!("the server ended its answer with `{}`", shorten(&finish));
+        if let Some(finish) = choice["finish_reason"].as_str().filter(|reason| !reason.is_empty()) {
+            if FAILED.contains(&finish) {
+                let message = format!("the server ended its answer with `{}`", shorten(finish));
                 return Err(ProtocolError::Invalid(message));
             }
-            self.finish = Some(finish);
+            self.finish = Some(finish.to_owned());
         }
         Ok(())
     }
@@ -216,15 +206,15 @@ impl ChatAssembler {
         listener.on_usage(used);
     }
 
-    fn add(&mut self, delta: Delta, listener: &dyn Listener) {
-        let reasoning = text_of(&delta.reasoning_content).or_else(|| text_of(&delta.reasoning));
+    fn add(&mut self, delta: &Value, listener: &dyn Listener) {
+        let reasoning = text_of(&delta["reasoning_content"]).or_else(|| text_of(&delta["reasoning"]));
         self.count_content(reasoning.map_or(0, |text| text.len()), listener);
-        self.has_refusal |= text_of(&delta.refusal).is_some_and(|text| !text.is_empty());
-        if let Some(text) = text_of(&delta.content).filter(|text| !text.is_empty()) {
+        self.has_refusal |= text_of(&delta["refusal"]).is_some_and(|text| !text.is_empty());
+        if let Some(text) = text_of(&delta["content"]).filter(|text| !text.is_empty()) {
             self.add_text(&text, listener);
         }
-        for call in delta.tool_calls.unwrap_or_default() {
-            self.add_call(call, listener);
+        for piece in delta["tool_calls"].as_array().into_iter().flatten() {
+            self.add_call(&CallPiece::of(piece), listener);
         }
     }
 
@@ -248,42 +238,48 @@ impl ChatAssembler {
         }
     }
 
-    /// Adds a piece of a call. It begins a new call if its id or index is new, or if it has a name and the arguments before are whole.
-    fn add_call(&mut self, delta: CallDelta, listener: &dyn Listener) {
-        let function = delta.function.unwrap_or_default();
-        let name = function.name.filter(|name| !name.is_empty());
-        let id = delta.id.filter(|id| !id.is_empty());
-        let arguments = match function.arguments {
-            Value::Null => String::new(),
-            Value::String(text) => text,
-            object => object.to_string(),
-        };
-        self.count_content(name.as_deref().map_or(0, str::len) + arguments.len(), listener);
-        let slot = self.calls.iter().rposition(|call| delta.index.is_none() || call.index == delta.index);
-        let is_new = slot.is_none_or(|slot| {
-            let call = &self.calls[slot];
-            let is_other_id = id.as_ref().is_some_and(|id| !call.id.is_empty() && *id != call.id);
-            is_other_id || (name.is_some() && call.is_whole())
-        });
-        let slot = match slot {
-            Some(slot) if !is_new => slot,
-            _ => {
+    /// Adds a piece to its call, or begins a new call.
+    fn add_call(&mut self, piece: &CallPiece, listener: &dyn Listener) {
+        self.count_content(piece.name.map_or(0, str::len) + piece.arguments.len(), listener);
+        let slot = match self.slot_of(piece) {
+            Some(slot) => slot,
+            None => {
                 self.check_repetition();
                 if self.is_repeating {
                     return;
                 }
-                self.calls.push(PartialCall { index: delta.index, ..PartialCall::default() });
+                self.calls.push(PartialCall { index: piece.index, ..PartialCall::default() });
                 self.calls.len() - 1
             }
         };
         let call = &mut self.calls[slot];
-        if let Some(id) = id {
-            call.id = id;
+        if let Some(id) = piece.id {
+            id.clone_into(&mut call.id);
         }
-        if let Some(name) = name.filter(|_| call.name.is_empty()) {
-            call.name = name;
+        if let Some(name) = piece.name {
+            name.clone_into(&mut call.name);
         }
-        call.arguments.push_str(&arguments);
+        call.arguments.push_str(&piece.arguments);
+    }
+
+    /// Returns the call that this piece continues; `None` if it begins a new one: with another id, with another name, or with a name after
+    /// whole arguments. The index alone decides nothing, because servers leave it out, repeat it, or count with it.
+    fn slot_of(&self, piece: &CallPiece) -> Option<usize> {
+        let last_with = |matches: &dyn Fn(&PartialCall) -> bool| self.calls.iter().rposition(matches);
+        let with_id = piece.id.and_then(|id| last_with(&|call| call.id == id));
+        let with_index = piece.index.and_then(|index| last_with(&|call| call.index == Some(index)));
+        let slot = with_id.or(with_index).or_else(|| self.calls.len().checked_sub(1))?;
+        let call = &self.calls[slot];
+        if piece.id.is_some() && with_id.is_none() && !call.id.is_empty() {
+            return None;
+        }
+        let Some(name) = piece.name else { return Some(slot) };
+        let is_other_name = !call.name.is_empty() && call.name != name;
+        let is_other_index = with_id.is_none() && piece.index.is_some() && with_index.is_none();
+        // A server that repeats the id and the name at the end adds nothing.
+        let is_repeated = with_id.is_some() && piece.arguments.is_empty() && piece.index == call.index;
+        let is_next = call.is_whole() && !is_repeated;
+        (!is_other_name && !is_other_index && !is_next).then_some(slot)
     }
 
     /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times.

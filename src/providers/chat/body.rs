@@ -1,6 +1,9 @@
 //! The body of a request for chat completions (<https://platform.openai.com/docs/api-reference/chat/create>). In a growing
 //! conversation, each body repeats the messages of the previous one and appends to them, so that the provider's cache applies.
 
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -14,6 +17,38 @@ pub struct Compat {
     pub max_tokens_field: MaxTokensField,
     /// True if the service reports usage only when it is asked to.
     pub stream_options: bool,
+    /// The form of the ids of calls that it accepts.
+    pub id_form: IdForm,
+}
+
+/// The form of the ids of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdForm {
+    /// Any text.
+    Any,
+    /// Nine letters or digits.
+    NineAlphanumeric,
+}
+
+impl IdForm {
+    /// Returns the id in this form. The same id always has the same result, so that a result finds its call.
+    fn of(self, id: &str) -> Cow<'_, str> {
+        const LENGTH: usize = 9;
+        const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let is_valid = id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if self == Self::Any || is_valid {
+            return Cow::Borrowed(id);
+        }
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let mut rest = hasher.finish();
+        let digits = (0..LENGTH).map(|_| {
+            let digit = DIGITS[(rest % 36) as usize];
+            rest /= 36;
+            char::from(digit)
+        });
+        Cow::Owned(digits.collect())
+    }
 }
 
 /// The field with the limit of an answer.
@@ -25,9 +60,28 @@ pub enum MaxTokensField {
     MaxCompletionTokens,
 }
 
+impl MaxTokensField {
+    /// Returns its name in a body.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MaxTokens => "max_tokens",
+            Self::MaxCompletionTokens => "max_completion_tokens",
+        }
+    }
+
+    /// Returns the field with the same meaning.
+    pub fn other(self) -> Self {
+        match self {
+            Self::MaxTokens => Self::MaxCompletionTokens,
+            Self::MaxCompletionTokens => Self::MaxTokens,
+        }
+    }
+}
+
 impl Compat {
     /// The differences of a server that nothing is known about.
-    pub const DEFAULT: Self = Self { max_tokens_field: MaxTokensField::MaxTokens, stream_options: true };
+    pub const DEFAULT: Self =
+        Self { max_tokens_field: MaxTokensField::MaxTokens, stream_options: true, id_form: IdForm::Any };
 }
 
 #[derive(Serialize)]
@@ -73,14 +127,14 @@ enum Message<'a> {
         tool_calls: Vec<ToolCall<'a>>,
     },
     Tool {
-        tool_call_id: &'a str,
+        tool_call_id: Cow<'a, str>,
         content: &'a str,
     },
 }
 
 #[derive(Serialize)]
 struct ToolCall<'a> {
-    id: &'a str,
+    id: Cow<'a, str>,
     #[serde(rename = "type")]
     kind: &'static str,
     function: Function<'a>,
@@ -104,7 +158,7 @@ pub fn body(request: &ModelRequest, compat: Compat) -> Vec<u8> {
         max_completion_tokens: limit(MaxTokensField::MaxCompletionTokens),
         tools: request.tools.iter().map(tool).collect(),
         tool_choice: no_tools.then_some("none"),
-        messages: messages(request),
+        messages: messages(request, compat.id_form),
     };
     // All keys are strings, so serialization cannot fail.
     serde_json::to_vec(&body).unwrap_or_default()
@@ -114,19 +168,21 @@ fn tool(ToolSpec { name, description, input_schema }: &ToolSpec) -> Tool<'_> {
     Tool::Function { name, description, parameters: input_schema }
 }
 
-fn messages(request: &ModelRequest) -> Vec<Message<'_>> {
+fn messages(request: &ModelRequest, ids: IdForm) -> Vec<Message<'_>> {
     let system = (!request.system.trim().is_empty()).then_some(Message::System { content: &request.system });
     let rest = request.messages.iter().flat_map(|message| match message.role {
-        Role::User => user_messages(message),
-        Role::Assistant => assistant_message(message).into_iter().collect(),
+        Role::User => user_messages(message, ids),
+        Role::Assistant => assistant_message(message, ids).into_iter().collect(),
     });
     system.into_iter().chain(rest).collect()
 }
 
 /// The results of tools, each as its own message, then the texts as one.
-fn user_messages(message: &ChatMessage) -> Vec<Message<'_>> {
+fn user_messages(message: &ChatMessage, ids: IdForm) -> Vec<Message<'_>> {
     let results = message.content.iter().filter_map(|block| match block {
-        Block::ToolResult { tool_use_id, content, .. } => Some(Message::Tool { tool_call_id: tool_use_id, content }),
+        Block::ToolResult { tool_use_id, content, .. } => {
+            Some(Message::Tool { tool_call_id: ids.of(tool_use_id), content })
+        }
         _ => None,
     });
     let text = joined_text(message);
@@ -134,11 +190,13 @@ fn user_messages(message: &ChatMessage) -> Vec<Message<'_>> {
     results.chain(text).collect()
 }
 
-fn assistant_message(message: &ChatMessage) -> Option<Message<'_>> {
+fn assistant_message(message: &ChatMessage, ids: IdForm) -> Option<Message<'_>> {
     let calls = message.content.iter().filter_map(|block| match block {
-        Block::ToolUse { id, name, input } => {
-            Some(ToolCall { id, kind: "function", function: Function { name, arguments: arguments(input) } })
-        }
+        Block::ToolUse { id, name, input } => Some(ToolCall {
+            id: ids.of(id),
+            kind: "function",
+            function: Function { name, arguments: arguments(input) },
+        }),
         _ => None,
     });
     let (content, tool_calls) = (joined_text(message), calls.collect::<Vec<_>>());

@@ -1,18 +1,17 @@
 //! Tests of bodies and the assembler: one for each difference between servers that was seen.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::ChatApi;
 use super::assembly::ChatAssembler;
-use super::body::{Compat, MaxTokensField, body};
+use super::body::{Compat, IdForm, MaxTokensField, body};
 use crate::domain::transcript::{Block, Role, Usage};
-use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
-use crate::providers::exchange::{Assembler, ProtocolError};
+use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason};
+use crate::providers::exchange::{Api, Assembler, ProtocolError};
 use crate::providers::sse::{SseEvent, SseReader};
+use crate::providers::test_requests::{assistant, request, user};
 
 /// Records the streamed text and the last usage.
 #[derive(Default)]
@@ -141,6 +140,26 @@ fn calls_are_separated_by_id_name_and_index() {
             head(json!(0), json!(""), "", "}"),
             head(json!(1), json!("b"), "two", "{\"y\":2}"),
         ],
+        // The index counts the pieces.
+        vec![
+            head(json!(0), json!("a"), "one", "{\"x\":"),
+            rest(json!(1), "1"),
+            head(json!(2), json!("a"), "one", "}"),
+            head(json!(3), json!("b"), "two", "{\"y\":2"),
+            rest(json!(4), "}"),
+        ],
+        // The last piece of a call repeats its id and name.
+        vec![
+            head(json!(0), json!("a"), "one", "{\"x\":1}"),
+            head(json!(0), json!("a"), "one", ""),
+            head(json!(0), json!("b"), "two", "{\"y\":2}"),
+            head(json!(0), json!("b"), "two", ""),
+        ],
+        // The index is of another type, and the name has a namespace.
+        vec![
+            head(json!("0"), json!("a"), "functions.one", "{\"x\":1}"),
+            head(json!(-1), json!("b"), "functions.two", "{\"y\":2}"),
+        ],
         // The pieces of two calls alternate.
         vec![
             head(json!(0), json!("a"), "one", "{\"x\""),
@@ -154,8 +173,19 @@ fn calls_are_separated_by_id_name_and_index() {
         assert_eq!(calls_of(&response), two, "{chunks:?}");
     }
     // Without any id, or with the same one twice, each call gets one.
-    for id in [none(), json!("a")] {
-        let chunks = [head(json!(0), id.clone(), "one", "{}"), head(json!(1), id.clone(), "two", "{}"), finish("stop")];
+    for (id, index, arguments, second) in [
+        (none(), json!(1), "{}", "two"),
+        (json!("a"), json!(1), "{}", "two"),
+        (json!("a"), json!(1), "{}", "one"),
+        (json!("a"), json!(0), "{}", "one"),
+        (none(), none(), "{}", "one"),
+        (none(), none(), "", "two"),
+    ] {
+        let chunks = [
+            head(if index.is_null() { none() } else { json!(0) }, id.clone(), "one", arguments),
+            head(index, id.clone(), second, "{}"),
+            finish("stop"),
+        ];
         let response = answer(&chunks, true).unwrap();
         let ids: Vec<String> = calls_of(&response).into_iter().map(|(id, ..)| id).collect();
         assert!(ids.len() == 2 && ids[0] != ids[1] && ids.iter().all(|id| !id.is_empty()), "{id}: {ids:?}");
@@ -210,9 +240,29 @@ fn errors_inside_a_stream_end_it() {
     for reason in ["error", "network_error", "insufficient_system_resource"] {
         assert!(matches!(answer(&[finish(reason)], true), Err(ProtocolError::Invalid(_))), "{reason}");
     }
-    let event = SseEvent { name: "error".to_owned(), data: json!({"message": "no"}).to_string() };
-    let error = ChatAssembler::default().process_event(&event, &()).unwrap_err();
-    assert!(matches!(error, ProtocolError::Reported(_)), "{error:?}");
+    for data in [json!({"message": "no"}), json!({"error": {"message": "no"}}), json!([{"error": {"message": "no"}}])] {
+        let event = SseEvent { name: "error".to_owned(), data: data.to_string() };
+        let error = ChatAssembler::default().process_event(&event, &()).unwrap_err();
+        let ProtocolError::Reported(error) = error else { panic!("{data}: {error:?}") };
+        assert_eq!(error.message.as_deref(), Some("no"), "{data}");
+    }
+    for data in ["{", "7", "[]", "<html>"] {
+        let event = SseEvent { name: String::new(), data: data.to_owned() };
+        let error = ChatAssembler::default().process_event(&event, &()).unwrap_err();
+        assert!(matches!(error, ProtocolError::Invalid(_)), "{data}: {error:?}");
+    }
+    let none = answer(&[json!({"error": null, "choices": []}), delta(json!({"content": "x"})), finish("stop")], true);
+    assert_eq!(none.unwrap().content, [Block::text("x")]);
+}
+
+#[test]
+fn signs_of_life_are_ignored() {
+    let mut assembler = ChatAssembler::default();
+    for (name, data) in [("keepalive", "{}"), ("keepalive", "now"), ("", ""), ("ping", "[1]"), ("", " ")] {
+        let event = SseEvent { name: name.to_owned(), data: data.to_owned() };
+        let result = assembler.process_event(&event, &());
+        assert!(result.is_ok() && !assembler.may_end(), "{name} {data}: {result:?}");
+    }
 }
 
 #[test]
@@ -245,6 +295,12 @@ fn other_forms_of_content_are_read() {
         vec![json!({"choices": [{"message": {"content": "Done."}, "finish_reason": "stop"}]})],
         vec![json!({"choices": [{"delta": null}]}), delta(json!({"content": "Done."})), finish("stop")],
         vec![
+            json!({"choices": [{"index": 0, "delta": {"content": "Done.", "tool_calls": null}, "finish_reason": 5}]}),
+            json!({"choices": {}, "usage": []}),
+            json!({"choices": [null]}),
+            finish("stop"),
+        ],
+        vec![
             json!({"id": 7, "object": []}),
             delta(json!({"content": "Done.", "audio": {}})),
             finish("stop"),
@@ -269,42 +325,19 @@ fn repeated_calls_end_the_answer() {
     assert_eq!(response.content.len(), 3);
 }
 
-fn request(messages: &[ChatMessage]) -> ModelRequest {
-    let tool = |name: &str| ToolSpec {
-        name: name.to_owned(),
-        description: "does it".to_owned(),
-        input_schema: json!({"type": "object", "properties": {"z": {}, "a": {}}}),
-    };
-    ModelRequest {
-        teammate: "bob".into(),
-        model: "m".into(),
-        system: "You are 'bob'".into(),
-        messages: messages.iter().cloned().map(Arc::new).collect(),
-        tools: [tool("bash"), tool("idle")].into(),
-        output_tokens_max: 99,
-        purpose: RequestPurpose::Turn,
-        silence_timeout: Duration::MAX,
-        answer_timeout: Duration::MAX,
-    }
-}
-
 fn sent_body(request: &ModelRequest, compat: Compat) -> Value {
     serde_json::from_slice(&body(request, compat)).unwrap()
 }
 
 fn conversation() -> Vec<ChatMessage> {
-    let message = |role, content| ChatMessage { role, content };
     let input = json!({"command": "ls"});
     vec![
-        message(Role::User, vec![Block::text("<identity>"), Block::text("Do it.")]),
-        message(Role::Assistant, vec![Block::ToolUse { id: "c1".into(), name: "bash".into(), input }]),
-        message(
-            Role::User,
-            vec![
-                Block::ToolResult { tool_use_id: "c1".into(), content: "a.txt".into(), is_error: false },
-                Block::text("<inbox>"),
-            ],
-        ),
+        user(vec![Block::text("<identity>"), Block::text("Do it.")]),
+        assistant(vec![Block::ToolUse { id: "c1".into(), name: "bash".into(), input }]),
+        user(vec![
+            Block::ToolResult { tool_use_id: "c1".into(), content: "a.txt".into(), is_error: false },
+            Block::text("<inbox>"),
+        ]),
     ]
 }
 
@@ -329,7 +362,8 @@ fn body_has_roles_calls_and_results() {
     for optional in ["strict", "store", "parallel_tool_calls", "temperature"] {
         assert_eq!(body.get(optional), None, "{optional}");
     }
-    let compat = Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, stream_options: false };
+    let compat =
+        Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, stream_options: false, ..Compat::DEFAULT };
     let body = sent_body(&request(&conversation()), compat);
     let fields = (body.get("max_tokens"), &body["max_completion_tokens"], body.get("stream_options"));
     assert_eq!(fields, (None, &json!(99), None));
@@ -342,7 +376,7 @@ fn body_has_roles_calls_and_results() {
 fn arguments_in_history_are_objects() {
     for input in [json!({"a": 1}), Value::Null, json!("{\"command\":\"rm "), json!([1])] {
         let call = Block::ToolUse { id: "c".into(), name: "bash".into(), input: input.clone() };
-        let body = sent_body(&request(&[ChatMessage { role: Role::Assistant, content: vec![call] }]), Compat::DEFAULT);
+        let body = sent_body(&request(&[assistant(vec![call])]), Compat::DEFAULT);
         let arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
         assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object(), "{input}: {arguments}");
     }
@@ -355,6 +389,52 @@ fn request_body_extends_previous_body_bytes() {
     let whole = body(&request(&messages), Compat::DEFAULT);
     // Without the closing `]}`.
     assert!(whole.starts_with(&start[..start.len() - 2]));
+}
+
+/// A refusal that names a field changes the next body, once.
+#[test]
+fn refused_optional_field_is_replaced() {
+    let api = ChatApi::new(Compat::DEFAULT);
+    let fields = |api: &ChatApi| {
+        let body: Value = serde_json::from_slice(&api.body(&request(&conversation()))).unwrap();
+        ["max_tokens", "max_completion_tokens", "stream_options"].map(|field| body.get(field).is_some())
+    };
+    for other in [
+        r#"{"error":{"message":"max_tokens is too large: 99. This model supports at most 50."}}"#,
+        r#"{"error":{"message":"Unsupported parameter: 'temperature'","code":"unsupported_parameter"}}"#,
+    ] {
+        assert_eq!(api.adapt(other), None, "{other}");
+    }
+    let options = r#"{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#;
+    assert_eq!(api.adapt(options), Some("compat = { stream_options = false }"));
+    assert_eq!(fields(&api), [true, false, false]);
+    let limit = r#"{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.","code":"unsupported_parameter"}}"#;
+    assert_eq!(api.adapt(limit), Some(r#"compat = { max_tokens_field = "max_completion_tokens" }"#));
+    assert_eq!(fields(&api), [false, true, false]);
+    let back = r#"{"detail":[{"type":"extra_forbidden","loc":["body","max_completion_tokens"]}]}"#;
+    assert_eq!((api.adapt(back), api.adapt(limit), api.adapt(options)), (None, None, None));
+    let api = ChatApi::new(Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT });
+    assert_eq!(api.adapt(back), Some(r#"compat = { max_tokens_field = "max_tokens" }"#));
+    assert_eq!(fields(&api), [true, false, true]);
+}
+
+#[test]
+fn ids_have_nine_letters_or_digits_on_request() {
+    let compat = Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT };
+    let sent = |id: &str| {
+        let call = Block::ToolUse { id: id.into(), name: "bash".into(), input: json!({}) };
+        let result = Block::ToolResult { tool_use_id: id.into(), content: "x".into(), is_error: false };
+        let body = sent_body(&request(&[assistant(vec![call]), user(vec![result])]), compat);
+        let messages = body["messages"].as_array().unwrap();
+        assert_eq!(messages[1]["tool_calls"][0]["id"], messages[2]["tool_call_id"], "{id}");
+        messages[2]["tool_call_id"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(sent("aB3456789"), "aB3456789");
+    let others = ["call-1-0", "call-1-1", "toolu_01", "", "aB345678-"].map(sent);
+    for (place, id) in others.iter().enumerate() {
+        assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+        assert!(!others[..place].contains(id), "{id}");
+    }
 }
 
 fn any_block() -> impl Strategy<Value = Block> {

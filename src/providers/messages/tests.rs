@@ -1,8 +1,6 @@
 //! Tests of request bodies, stream assembler and the client's settings.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -11,10 +9,11 @@ use serde_json::{Value, json};
 use super::assembly::MessageAssembler;
 use super::*;
 use crate::domain::team_spec::ModelSpec;
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, Listener, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 use crate::providers::exchange::ProtocolError;
 use crate::providers::sse::{SseEvent, SseReader};
+use crate::providers::test_requests::{assistant, request, user};
 
 /// Records all calls.
 #[derive(Default)]
@@ -304,35 +303,8 @@ fn client_config_error_never_quotes_key() {
     assert!(refused.contains(API_KEY) && !refused.contains("987654"), "{refused}");
 }
 
-fn request(messages: &[ChatMessage]) -> ModelRequest {
-    let tool = |name: &str| ToolSpec {
-        name: name.to_owned(),
-        description: "does it".to_owned(),
-        input_schema: json!({"type": "object", "properties": {"z": {}, "a": {}}}),
-    };
-    ModelRequest {
-        teammate: "bob".into(),
-        model: "m".into(),
-        system: "You are 'bob'".into(),
-        messages: messages.iter().cloned().map(Arc::new).collect(),
-        tools: [tool("bash"), tool("idle")].into(),
-        output_tokens_max: 99,
-        purpose: RequestPurpose::Turn,
-        silence_timeout: Duration::MAX,
-        answer_timeout: Duration::MAX,
-    }
-}
-
 fn sent_body(request: &ModelRequest) -> Value {
     serde_json::from_slice(&body::body(request)).unwrap()
-}
-
-fn user(content: Vec<Block>) -> ChatMessage {
-    ChatMessage { role: Role::User, content }
-}
-
-fn assistant(content: Vec<Block>) -> ChatMessage {
-    ChatMessage { role: Role::Assistant, content }
 }
 
 /// A model can invent the name of a tool. The API refuses the characters of some, also in later requests.
