@@ -205,7 +205,7 @@ fn content_decides_about_end_of_answer() {
     assert_eq!(answer(&[text.clone(), finish("brand_new")], true).unwrap().stop, StopReason::Other("brand_new".into()));
     // Without `[DONE]`, the reason is the end; without both, the answer was cut.
     assert_eq!(answer(&[text.clone(), finish("stop")], false).unwrap().stop, StopReason::EndTurn);
-    assert!(answer(&[text.clone()], false).is_err() && answer(&[bash.clone()], false).is_err());
+    assert!(answer(std::slice::from_ref(&text), false).is_err() && answer(std::slice::from_ref(&bash), false).is_err());
     let refusal = delta(json!({"refusal": "I cannot help with that."}));
     assert_eq!(answer(&[refusal, finish("stop")], true).unwrap().stop, StopReason::Refusal);
 }
@@ -233,7 +233,7 @@ fn errors_inside_a_stream_end_it() {
         json!({"error": "overloaded"}),
         json!({"choices": [{"delta": {"content": "x"}, "finish_reason": "error"}], "error": {"message": "overloaded"}}),
     ] {
-        let error = answer(&[chunk.clone()], false).unwrap_err();
+        let error = answer(std::slice::from_ref(&chunk), false).unwrap_err();
         let ProtocolError::Reported(error) = error else { panic!("{chunk}: {error:?}") };
         assert_eq!(error.message.as_deref(), Some("overloaded"), "{chunk}");
     }
