@@ -1,14 +1,13 @@
 //! `brigade doctor`: checks the requirements of a team and prints how to meet them.
 
 mod board;
+mod servers;
 mod usage;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -40,14 +39,12 @@ use crate::team::supervisor::{ModelConnector, check_model};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 
-/// The timeout of a connection to a server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The hint for a workspace inside another one.
 const NESTING_HINT: &str = "name the other one with --workspace DIR, or move one of them";
 /// Free space below this gives a warning, in bytes.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
 
-/// Check locks, file events, confinement, disk, board and keys
+/// Check locks, file events, confinement, disk, board, keys and models
 ///
 /// The exit code is 1 if a check fails.
 #[derive(Debug, clap::Args)]
@@ -112,7 +109,7 @@ impl Doctor {
         findings.push(check_confinement(context));
         let specs = model_specs(context);
         findings.push(check_keys(&specs, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
-        findings.extend(check_servers(&specs));
+        findings.extend(servers::check_servers(context).await);
         for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
             *hint = context.hint(hint);
         }
@@ -414,28 +411,6 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
     }
 }
 
-/// Connects to the servers in the settings. It sends no data.
-fn check_servers(specs: &[ModelSpec]) -> Vec<Finding> {
-    let server = |spec: &ModelSpec| providers::provider(&spec.provider)?.server(spec);
-    let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();
-    let check = |server: String| match connect(&server) {
-        Ok(()) => ok("server", format!("{server} accepts connections")),
-        Err(error) => warn("server", format!("cannot reach {server}: {error}"), "start it, or correct base_url"),
-    };
-    servers.into_iter().map(check).collect()
-}
-
-fn connect(server: &str) -> std::io::Result<()> {
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
-    for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(_) => return Ok(()),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 /// Reports a lead without heartbeats.
 async fn check_lead(context: &Context) -> Option<Finding> {
     let lead = RunningTeam::with_state(context).await.ok()?.lead?;
@@ -467,15 +442,5 @@ mod tests {
             (Verdict::Warn, missed)
         );
         assert_eq!(check_keys(&[], |name| name == "ANTHROPIC_API_KEY").text, "set: ANTHROPIC_API_KEY");
-    }
-
-    #[test]
-    fn unreachable_server_is_warned() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let check = || check_servers(&[spec("anthropic", Some(&format!("http://{address}/v1")))]).remove(0);
-        assert_eq!((check().verdict, check().text), (Verdict::Ok, format!("{address} accepts connections")));
-        drop(listener);
-        assert_eq!(check().verdict, Verdict::Warn);
     }
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+mod choice;
 mod starter;
 
+use choice::Choice;
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
 use starter::{Provider, Template};
@@ -19,6 +21,7 @@ use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
 use crate::domain::team_spec::Prompts;
 use crate::platform::reading::{self, AllowedKinds};
+use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::ui::text::count;
 
@@ -40,15 +43,22 @@ const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json*"];
 /// Write a working brigade.toml
 ///
 /// Also writes a small plan, the prompt of a role and .gitignore lines. It asks nothing. The team needs no key: its provider `runbook` runs
-/// the `sh` blocks of its tasks. With `anthropic` there is no plan: the lead plans your goal. Existing files are kept.
+/// the `sh` blocks of its tasks. With a model there is no plan: the lead plans your goal. If the server lists its models, a suitable one is
+/// chosen. Existing files are kept.
 #[derive(Debug, clap::Args)]
 pub struct Init {
     /// The name of the team
     #[arg(default_value = "my-team")]
     team: String,
     /// The provider of the members
-    #[arg(long, value_name = "NAME", default_value = "runbook")]
+    #[arg(long, value_name = "NAME", default_value = "runbook", value_parser = Provider::parser())]
     provider: Provider,
+    /// The model of the members [default: a suitable one of the server]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The address of the server, if it is not the provider's own
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
     /// The shape of the team [default: two members in one folder]
     #[arg(long, value_name = "NAME")]
     template: Option<Template>,
@@ -75,13 +85,15 @@ impl Init {
             let arguments = self.forced_arguments(&team);
             return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
         }
+        let Choice { model, notes } =
+            choice::choose(self.provider, self.model.as_deref(), self.base_url.as_deref()).await?;
         let prompts = Prompts::default();
         let plan = self.plan();
         // A config that stays names its plan already.
         let keeps_plan = config.exists() || self.force || plan.is_empty();
         let plan_file = if keeps_plan { PLAN_FILE.to_owned() } else { free_plan_file(&folder, plan) };
         let mut files: Vec<(PathBuf, String)> = vec![
-            (CONFIG_FILE.into(), starter::config(&team, self.provider, self.template, &plan_file)),
+            (CONFIG_FILE.into(), starter::config(&team, self.provider, &model, self.template, &plan_file)),
             ("prompts/coder.md".into(), CODER.to_owned()),
             ("prompts/README.md".into(), PROMPTS_README.to_owned()),
         ];
@@ -132,7 +144,7 @@ impl Init {
             context.hint(&(changes_text(&changes, display, self.force) + &other_plan + &next))
         })?;
         let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-        Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
+        Ok(answer.notes(notes).notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
     }
 
     /// The text of the plan; empty if a lead with a model plans.
@@ -140,23 +152,38 @@ impl Init {
         match self.provider {
             Provider::Runbook => PLAN,
             Provider::ClaudeCode => PLAN_OF_AGENTS,
-            Provider::Anthropic => "",
+            Provider::Service(_) => "",
         }
     }
 
     /// The arguments of the same command, with `--force`.
     fn forced_arguments(&self, team: &Name) -> String {
         let name_of = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
-        let is_default = self.provider == Provider::Runbook;
-        let provider = if is_default { None } else { name_of(self.provider.to_possible_value()) };
+        let provider = (self.provider != Provider::Runbook).then(|| self.provider.name().to_owned());
         let template = name_of(self.template.and_then(|template| template.to_possible_value()));
         let mut options = format!("{team} --force");
-        for (option, value) in [("--provider", provider), ("--template", template)] {
+        let (model, base_url) = (self.model.clone(), self.base_url.clone());
+        for (option, value) in
+            [("--provider", provider), ("--model", model), ("--base-url", base_url), ("--template", template)]
+        {
             if let Some(value) = value {
-                options += &format!(" {option} {value}");
+                options += &format!(" {option} {}", shell_word(&value));
             }
         }
         options
+    }
+
+    /// The step that gives the team its key, if it lacks one that it needs.
+    fn key_step(&self) -> String {
+        let Some(row) = self.provider.row() else { return String::new() };
+        let needs_key = row.service.as_ref().is_some_and(|service| service.needs_key) && self.base_url.is_none();
+        if !needs_key || row.keys().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+            return String::new();
+        }
+        match row.keys().next() {
+            Some(key) => format!("First set the environment variable {key}.\n"),
+            None => String::new(),
+        }
     }
 
     /// The steps before the first run, and the next two commands.
@@ -164,7 +191,7 @@ impl Init {
         let mut text = "\n".to_owned();
         match self.provider {
             Provider::Runbook => {}
-            Provider::Anthropic => text += "First set the environment variable ANTHROPIC_API_KEY.\n",
+            Provider::Service(_) => text += &self.key_step(),
             Provider::ClaudeCode => {
                 text += "First log in to Claude Code: start `claude` once. `brigade doctor` checks the program.\n"
             }
@@ -172,7 +199,7 @@ impl Init {
         if self.template == Some(Template::Worktrees) || self.provider == Provider::ClaudeCode {
             text += "Each task has its own git worktree, which has only what is committed. Commit these files:\n";
             text += &if folder.join(".git").exists() {
-                let plan = if self.provider == Provider::Anthropic { String::new() } else { format!(" {plan_file}") };
+                let plan = if self.plan().is_empty() { String::new() } else { format!(" {plan_file}") };
                 format!("  `git add .gitignore brigade.toml prompts{plan} && git commit -m \"Add a team\"`\n")
             } else {
                 "  `git init && git add . && git commit -m \"Add a team\"`\n".to_owned()
@@ -180,7 +207,7 @@ impl Init {
         }
         let run = match self.provider {
             Provider::Runbook | Provider::ClaudeCode => format!("`brigade run {team}`"),
-            Provider::Anthropic => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
+            Provider::Service(_) => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
         };
         text += &format!(
             "Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",

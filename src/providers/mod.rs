@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use catalog::{FirstUse, WindowSource};
 use chat::{ChatApi, Compat, IdForm, MaxTokensField};
 use exchange::Api;
 use service::{KeyVariable, Service};
@@ -11,6 +12,7 @@ use crate::domain::team_spec::{AgentKind, ExternalProgram, MemberSpec, ModelSpec
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 
+pub mod catalog;
 pub mod chat;
 mod claude_code;
 #[doc(hidden)]
@@ -101,8 +103,9 @@ const fn local(
     about: &'static str,
     base_url: &'static str,
     keys: &'static [KeyVariable],
+    first_use: FirstUse,
 ) -> Provider {
-    let service = Service { base_url: Some(base_url), keys, needs_key: false, ..CHAT };
+    let service = Service { base_url: Some(base_url), keys, needs_key: false, first_use, ..CHAT };
     Provider { costs_money: false, ..Provider::http(name, about, service) }
 }
 
@@ -113,9 +116,39 @@ const fn hosted(
     base_url: &'static str,
     keys: &'static [KeyVariable],
     api: fn() -> Box<dyn Api>,
+    model: &'static str,
 ) -> Provider {
-    Provider::http(name, about, Service { base_url: Some(base_url), keys, api, ..CHAT })
+    let first_use = FirstUse { model: Some(model), ..FirstUse::UNKNOWN };
+    Provider::http(name, about, Service { base_url: Some(base_url), keys, api, first_use, ..CHAT })
 }
+
+const OLLAMA: FirstUse = FirstUse {
+    model: Some("qwen2.5-coder:7b"),
+    windows: WindowSource::Ollama,
+    start: Some("`ollama serve`"),
+    larger_window: Some(
+        "start it with OLLAMA_CONTEXT_LENGTH=32768; by default Ollama takes 4,096 tokens on most machines",
+    ),
+};
+const LM_STUDIO: FirstUse = FirstUse {
+    model: None,
+    windows: WindowSource::LmStudio,
+    start: Some("`lms server start`"),
+    larger_window: Some("`lms load MODEL --context-length 32768`; by default LM Studio loads with 4,096 tokens"),
+};
+const LLAMA_CPP: FirstUse = FirstUse {
+    // Its server has one model, whatever a request names.
+    model: Some("default"),
+    windows: WindowSource::LlamaCpp,
+    start: Some("`llama-server --jinja --ctx-size 32768 --model FILE`"),
+    larger_window: Some("start it with --ctx-size 32768; with --parallel N, each member gets a part of it"),
+};
+const VLLM: FirstUse = FirstUse {
+    start: Some("`vllm serve MODEL --enable-auto-tool-choice --tool-call-parser PARSER`"),
+    larger_window: Some("start it with --max-model-len 32768"),
+    ..FirstUse::UNKNOWN
+};
+const LITELLM: FirstUse = FirstUse { start: Some("`litellm --config FILE`"), ..FirstUse::UNKNOWN };
 
 /// A service with chat completions about which nothing else is known.
 const CHAT: Service = Service {
@@ -128,6 +161,7 @@ const CHAT: Service = Service {
     headers: &[],
     api: || Box::new(ChatApi::new(Compat::DEFAULT)),
     window_tokens: |_| None,
+    first_use: FirstUse::UNKNOWN,
 };
 
 /// A key in the header that chat completions use.
@@ -163,17 +197,17 @@ pub const PROVIDERS: &[Provider] = &[
         service: None,
         connect: None,
     },
-    hosted("openai", "models of OpenAI; the key is in OPENAI_API_KEY", "https://api.openai.com/v1", &[bearer("OPENAI_API_KEY")], completion_tokens_api),
-    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], completion_tokens_api),
-    hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], chat_api),
-    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], chat_api),
-    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], mistral_api),
-    hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], completion_tokens_api),
-    local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1", &[bearer("OLLAMA_API_KEY")]),
-    local("lmstudio", "models of LM Studio on this machine", "http://127.0.0.1:1234/v1", &[bearer("LM_API_TOKEN")]),
-    local("vllm", "models of a vLLM server", "http://127.0.0.1:8000/v1", &[bearer("VLLM_API_KEY")]),
-    local("llamacpp", "the model of llama.cpp's server", "http://127.0.0.1:8080/v1", &[bearer("LLAMA_API_KEY")]),
-    Provider { costs_money: true, ..local("litellm", "models behind a LiteLLM proxy", "http://127.0.0.1:4000/v1", &[bearer("LITELLM_API_KEY")]) },
+    hosted("openai", "models of OpenAI; the key is in OPENAI_API_KEY", "https://api.openai.com/v1", &[bearer("OPENAI_API_KEY")], completion_tokens_api, "gpt-6-luna"),
+    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], completion_tokens_api, "openai/gpt-oss-120b"),
+    hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], chat_api, "gemini-3.8-flash"),
+    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], chat_api, "deepseek-flash"),
+    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], mistral_api, "mistral-large-latest"),
+    hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], completion_tokens_api, "openai/gpt-oss-120b"),
+    local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1", &[bearer("OLLAMA_API_KEY")], OLLAMA),
+    local("lmstudio", "models of LM Studio on this machine", "http://127.0.0.1:1234/v1", &[bearer("LM_API_TOKEN")], LM_STUDIO),
+    local("vllm", "models of a vLLM server", "http://127.0.0.1:8000/v1", &[bearer("VLLM_API_KEY")], VLLM),
+    local("llamacpp", "the model of llama.cpp's server", "http://127.0.0.1:8080/v1", &[bearer("LLAMA_API_KEY")], LLAMA_CPP),
+    Provider { costs_money: true, ..local("litellm", "models behind a LiteLLM proxy", "http://127.0.0.1:4000/v1", &[bearer("LITELLM_API_KEY")], LITELLM) },
     Provider::http("openai-compatible", "another server with chat completions, at `base_url`; the key is in OPENAI_API_KEY", Service { keys: &[bearer("OPENAI_API_KEY")], ..CHAT }),
     Provider {
         name: "runbook",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
+use super::catalog::{self, Catalog, CatalogError, FirstUse};
 use super::exchange::{Api, HttpModel};
 use super::http;
 use super::provider;
@@ -35,6 +36,8 @@ pub struct Service {
     pub api: fn() -> Box<dyn Api>,
     /// Returns the context window of this model in tokens, if it is known.
     pub window_tokens: fn(&str) -> Option<u64>,
+    /// The facts for a first team.
+    pub first_use: FirstUse,
 }
 
 /// A variable that can hold a key, and the header that carries it.
@@ -94,6 +97,14 @@ impl Service {
             key_variables,
             missing_key: self.keys.first().map_or("", |key| key.name),
         })
+    }
+
+    /// Asks the server of this client for its models.
+    ///
+    /// # Errors
+    /// See [`CatalogError`].
+    pub async fn catalog(&self, model: &HttpModel) -> Result<Catalog, CatalogError> {
+        catalog::list(model, self.path, self.first_use.windows).await
     }
 
     /// Returns the server that the settings or the variable name, as `host:port`; `None` for the service's own address on the internet.

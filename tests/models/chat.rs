@@ -67,7 +67,7 @@ fn chat_answer(parts: &[Part]) -> Reply {
 }
 
 /// Writes a file for the task, then reports it.
-fn diligent(request: &ReceivedRequest, count: usize) -> Reply {
+pub fn diligent(request: &ReceivedRequest, count: usize) -> Reply {
     let messages = request.body["messages"].as_array().unwrap();
     let all = request.body["messages"].to_string();
     let task = all.rsplit_once("-claimed>Task #").map(|(_, rest)| rest.split(':').next().unwrap().to_owned());

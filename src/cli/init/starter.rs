@@ -1,18 +1,62 @@
 //! The text of the config that `brigade init` writes.
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::domain::name::Name;
+use crate::domain::team_spec::{AgentKind, ExternalProgram};
+use crate::providers;
 
 /// The provider of the members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provider {
-    /// Runs the `sh` blocks of tasks, without a key
+    /// Runs the `sh` blocks of tasks, without a key.
     Runbook,
-    /// Models that speak the Messages API
-    Anthropic,
-    /// The program Claude Code, with your login
+    /// The program Claude Code, with the person's login.
     ClaudeCode,
+    /// A service with models, by its name.
+    Service(&'static str),
+}
+
+impl Provider {
+    /// Returns the parser of its name, which also has the descriptions for the help.
+    pub fn parser() -> impl TypedValueParser<Value = Self> {
+        let known = providers::PROVIDERS.iter().filter(|provider| Self::of(provider).is_some());
+        let values = known.map(|provider| PossibleValue::new(provider.name).help(provider.about));
+        PossibleValuesParser::new(values)
+            .map(|name| providers::provider(&name).and_then(Self::of).unwrap_or(Self::Runbook))
+    }
+
+    fn of(provider: &'static providers::Provider) -> Option<Self> {
+        match provider.agent {
+            AgentKind::Runbook => Some(Self::Runbook),
+            AgentKind::Program(ExternalProgram::ClaudeCode) => Some(Self::ClaudeCode),
+            AgentKind::Builtin => provider.service.is_some().then_some(Self::Service(provider.name)),
+        }
+    }
+
+    /// Returns its name in the config.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Runbook => "runbook",
+            Self::ClaudeCode => "claude-code",
+            Self::Service(name) => name,
+        }
+    }
+
+    /// Returns its row.
+    pub fn row(self) -> Option<&'static providers::Provider> {
+        providers::provider(self.name())
+    }
+}
+
+/// The settings of the model of a new team.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Model {
+    pub name: String,
+    pub base_url: Option<String>,
+    /// The context window that the server told.
+    pub context_window_tokens: Option<u64>,
 }
 
 /// The shape of the team.
@@ -42,15 +86,10 @@ const RUNBOOK_LEAD: &str = r#"
 provider = "runbook"
 "#;
 
-const ANTHROPIC_LEAD: &str = r#"
-# The key is in the environment variable ANTHROPIC_API_KEY. For a server of your own, set `base_url`.
-[teams.NAME.lead]
-provider = "anthropic"
-model = "claude-sonnet-4-5"
-
+const BUDGET: &str = "
 [teams.NAME.budget]
 tokens = 500_000                  # the team stops before it uses more
-"#;
+";
 
 const CLAUDE_CODE_SETTINGS: &str = r#"plan = "plan.md"                  # tasks to start from
 "#;
@@ -91,12 +130,17 @@ const LIMITS: &str = "
 # command_timeout_ms = 120000
 ";
 
+/// The part of a small context window that an answer may have.
+const ANSWER_PART: u64 = 4;
+/// The context window for which the default limits are too large, in tokens.
+const LIMITED_WINDOW_TOKENS: u64 = 32_000;
+
 /// Returns the text of `brigade.toml`. It names this plan, if the provider needs one.
-pub fn config(team: &Name, provider: Provider, template: Option<Template>, plan_file: &str) -> String {
+pub fn config(team: &Name, provider: Provider, model: &Model, template: Option<Template>, plan_file: &str) -> String {
     let mut text = format!("{HEADER}\n[teams.NAME]\n");
     match provider {
         Provider::Runbook => text += RUNBOOK_SETTINGS,
-        Provider::Anthropic => {}
+        Provider::Service(_) => {}
         Provider::ClaudeCode => text += CLAUDE_CODE_SETTINGS,
     }
     if template == Some(Template::Review) {
@@ -105,11 +149,11 @@ pub fn config(team: &Name, provider: Provider, template: Option<Template>, plan_
     if template == Some(Template::Worktrees) || provider == Provider::ClaudeCode {
         text += ISOLATION;
     }
-    text += match provider {
-        Provider::Runbook => RUNBOOK_LEAD,
-        Provider::Anthropic => ANTHROPIC_LEAD,
-        Provider::ClaudeCode => CLAUDE_CODE_LEAD,
-    };
+    match provider {
+        Provider::Runbook => text += RUNBOOK_LEAD,
+        Provider::Service(_) => text += &model_lead(provider, model),
+        Provider::ClaudeCode => text += CLAUDE_CODE_LEAD,
+    }
     let member_provider = if provider == Provider::ClaudeCode { "provider = \"claude-code\"\n" } else { "" };
     text = text + CODER + member_provider;
     text += if template == Some(Template::Solo) { SOLO } else { TESTER };
@@ -120,11 +164,42 @@ pub fn config(team: &Name, provider: Provider, template: Option<Template>, plan_
     (text + LIMITS).replace("\"plan.md\"        ", &plan).replace("NAME", team.as_str())
 }
 
+/// Returns the settings of a lead with a model, and the limits that this model needs.
+fn model_lead(provider: Provider, model: &Model) -> String {
+    let row = provider.row();
+    let keys = row.map(|row| row.keys().collect::<Vec<_>>().join(" or ")).unwrap_or_default();
+    let needs_key = row.and_then(|row| row.service.as_ref()).is_some_and(|service| service.needs_key);
+    let needs_key = needs_key && model.base_url.is_none();
+    let about_key = if needs_key {
+        format!("The key is in the environment variable {keys}.")
+    } else {
+        format!("The server needs no key. If yours does, set the environment variable {keys}.")
+    };
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let mut text = format!("\n# {about_key} For a server at another address, set `base_url`.\n[teams.NAME.lead]\n");
+    text += &format!("provider = {}\nmodel = {}\n", quoted(provider.name()), quoted(&model.name));
+    if let Some(base_url) = &model.base_url {
+        text += &format!("base_url = {}\n", quoted(base_url));
+    }
+    if let Some(window) = model.context_window_tokens {
+        text +=
+            &format!("context_window_tokens = {window}    # the server told it; correct it if you change the server\n");
+        if window < LIMITED_WINDOW_TOKENS {
+            let limits = "[teams.NAME.limits]\noutput_tokens_max";
+            text += &format!("\n{limits} = {}          # leaves room for the context\n", window / ANSWER_PART);
+        }
+    }
+    if row.is_some_and(|row| row.costs_money) {
+        text += BUDGET;
+    }
+    text
+}
+
 /// Returns the setting for reviews. A runbook cannot judge work, so a person reviews it.
 fn review(provider: Provider) -> &'static str {
     match provider {
         Provider::Runbook => "review = \"human\"                  # you approve each task: `brigade review`\n",
-        Provider::Anthropic | Provider::ClaudeCode => {
+        Provider::Service(_) | Provider::ClaudeCode => {
             "review = \"tester\"                 # a member with this role approves each task\n"
         }
     }

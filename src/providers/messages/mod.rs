@@ -1,5 +1,6 @@
 //! The Messages API of Anthropic and other servers: <https://platform.claude.com/docs/en/api/messages>.
 
+use super::catalog::FirstUse;
 use super::exchange::{Api, Assembler};
 use super::service::{KeyVariable, Service};
 use crate::ports::ModelRequest;
@@ -36,6 +37,7 @@ pub const ANTHROPIC: Service = Service {
     headers: &[("anthropic-version", VERSION)],
     api: || Box::new(MessagesApi),
     window_tokens: |model| model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS),
+    first_use: FirstUse { model: Some("claude-sonnet-4-5"), ..FirstUse::UNKNOWN },
 };
 
 struct MessagesApi;
