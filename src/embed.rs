@@ -38,6 +38,7 @@ use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
 use crate::ports::{Clock, CurrentLead, LeadHolder, StoreError, Stores, WaitLimit};
 use crate::providers;
+use crate::providers::traffic::{self, RECORDED, Recorder};
 use crate::sandbox::protected_paths::create_home_folders;
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
@@ -262,6 +263,14 @@ impl Team {
                 control_files.push(path);
             }
         }
+        if let Some(record) = &self.spec.record {
+            let unusable = |error: std::io::Error| EmbedError::Unreadable {
+                path: record.clone(),
+                reason: system_error::reason(&error),
+            };
+            traffic::create_folder(record).map_err(unusable)?;
+            control_files.push(record.clone());
+        }
         let mode = OpenMode::Lead { team: self.spec.name.to_string() };
         let wait_limit = WaitLimit::default();
         let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock), wait_limit };
@@ -361,13 +370,14 @@ impl OpenTeam {
         let Self { team, workspace, sandbox, folder, control_files } = self;
         let custom_tools = team.tools;
         let repository = open_repository(&team.spec, &folder, &control_files, team.durability, &sandbox).await?;
+        let connect = with_traffic(team.connect, team.spec.record.as_deref(), &folder);
         let dependencies = team::TeamDependencies {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
             control_files,
             sandbox,
             workspace: folder,
-            connect: team.connect,
+            connect,
             repository,
             tool_factory: Arc::new(move |user| {
                 tools::table::tools_for(user).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
@@ -377,6 +387,18 @@ impl OpenTeam {
         let handle = team::launch(team.spec, team.start_options, dependencies).await?;
         Ok(RunningTeam { handle, workspace })
     }
+}
+
+/// Connects to models as `connect` does, records their answers in `record`, and answers from recordings for members of the provider
+/// `recorded`.
+fn with_traffic(connect: ModelConnector, record: Option<&Path>, folder: &Path) -> ModelConnector {
+    let folder = folder.to_owned();
+    let recorder = record.map(|record| Arc::new(Recorder::new(record, &folder)));
+    Arc::new(move |spec| match &recorder {
+        _ if spec.provider == RECORDED => traffic::replay(spec, &folder),
+        Some(recorder) => Ok(Recorder::record(recorder, connect(spec)?)),
+        None => connect(spec),
+    })
 }
 
 /// A running team: a [`TeamHandle`] that keeps its folder open. Wait for the team's end before you drop it.

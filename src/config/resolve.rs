@@ -157,6 +157,7 @@ impl Resolver<'_> {
         let memory = self.word("memory", Memory::from_word);
         let on_quota = self.word("on_quota", OnQuota::from_word);
         let review = self.text("review");
+        let record = self.text("record").map(|folder| self.absolute(&folder, &folder.value));
         let ask = self.flag("ask");
         let durability = self.word("durability", Durability::from_word);
         let lead = self.lead();
@@ -197,6 +198,7 @@ impl Resolver<'_> {
             prices,
             notify,
             writable,
+            record,
         };
         Some(Resolved { spec, durability, values: std::mem::take(&mut self.values) })
     }

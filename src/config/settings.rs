@@ -149,6 +149,7 @@ pub const TEAM_SETTINGS: &[Setting] = &[
     setting("on_quota", ValueKind::Choice(&OnQuota::WORDS), Effect::None, "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.").or("BRIGADE_ON_QUOTA").default(OnQuota::Wait.as_str()),
     setting("review", ValueKind::Text, Effect::HandsOver, "The reviewer that approves work before a task is completed: a role or capability of another member, \"lead\" or \"human\". Default: no review.").or("BRIGADE_REVIEW"),
     setting("ask", ValueKind::Flag, Effect::None, "If true, members have the tool `ask`: a sub-agent with its own context looks something up for them. Default: false.").or("BRIGADE_ASK").default("false"),
+    setting("record", ValueKind::Path, Effect::Stores, "A folder that gets each request and answer of the team's models, one file for each member, without keys. The provider `recorded` answers from it. Default: none.").or("BRIGADE_RECORD"),
     setting("notify", ValueKind::Table(NOTIFY_SETTINGS), Effect::None, "Notifications for you, when you do not watch the team."),
     MODE,
     ALLOW,

@@ -113,6 +113,8 @@ pub struct TeamSpec {
     pub notify: NotifySpec,
     /// Folders in `PATH` that commands may write, although the person runs programs from them; absolute, or `~/…`.
     pub writable: Vec<PathBuf>,
+    /// The folder that gets the requests and answers of models.
+    pub record: Option<PathBuf>,
 }
 
 impl TeamSpec {
@@ -234,6 +236,7 @@ impl TeamSpec {
             prices: Prices::new(),
             notify: NotifySpec::default(),
             writable: Vec::new(),
+            record: None,
         })
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::domain::prompt::block_bytes;
@@ -15,7 +16,7 @@ const PROVIDER_TOKENS_MAX: u64 = 1024;
 const FRAMING_BYTES_MAX: u64 = 256;
 
 /// The description of a tool for a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
     /// Its name.
     pub name: String,
@@ -26,7 +27,7 @@ pub struct ToolSpec {
 }
 
 /// A message to a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChatMessage {
     /// Its author.
     pub role: Role,
@@ -35,7 +36,8 @@ pub struct ChatMessage {
 }
 
 /// The purpose of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RequestPurpose {
     /// A turn of work.
     #[default]
@@ -166,7 +168,8 @@ pub trait Listener: Send + Sync {
 impl Listener for () {}
 
 /// The reason why a model stopped.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// The answer is complete.
     EndTurn,
@@ -184,6 +187,7 @@ pub enum StopReason {
     /// The model asks to continue in another request.
     PauseTurn,
     /// Another reason, in the provider's word. The answer may be incomplete, so its tool calls must not be executed.
+    #[serde(untagged)]
     Other(String),
 }
 

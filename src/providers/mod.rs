@@ -28,6 +28,7 @@ pub mod service;
 pub mod sse;
 #[cfg(test)]
 mod test_requests;
+pub mod traffic;
 pub mod webhook;
 
 /// An entry of the `PROVIDERS` table.
@@ -228,6 +229,16 @@ pub const PROVIDERS: &[Provider] = &[
         agent: AgentKind::Builtin,
         service: None,
         connect: Some(scripted::connect),
+    },
+    Provider {
+        name: traffic::RECORDED,
+        about: "answers from the folder of recordings that `model` names, which `record` of a team wrote",
+        model: Some("the path of a folder of recordings"),
+        model_is_path: true,
+        costs_money: false,
+        agent: AgentKind::Builtin,
+        service: None,
+        connect: Some(traffic::connect),
     },
 ];
 

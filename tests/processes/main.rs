@@ -43,6 +43,7 @@ mod permissions;
 mod person_merges;
 mod pipes;
 mod programs;
+mod recordings;
 mod removed;
 mod resumes;
 mod runbooks;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ use crate::domain::team_spec::{MemberSpec, Prompts, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::providers;
+use crate::providers::traffic::RECORDINGS_MAX;
 use crate::stores::trust::{AgreedLine, Agreement};
 use crate::ui::text::{count, cut, one_line, width};
 
@@ -127,10 +129,10 @@ impl ConsentList {
             list.lines.extend(prompt_lines(&spec.prompts, file));
         }
         let scripts: BTreeSet<&str> = members(spec).filter(|member| has_script(member)).map(script).collect();
-        for script in scripts {
-            let content = content_of(Path::new(script));
-            let text = format!("{}, a script of a model ({})", display(Path::new(script), workspace), content.text);
-            list.lines.push(Line { file: Some(script.into()), ..Line::new(Effect::Runs, &text, &content.bytes) });
+        for script in scripts.into_iter().flat_map(|script| files_of(Path::new(script))) {
+            let content = content_of(&script);
+            let text = format!("{}, a script of a model ({})", display(&script, workspace), content.text);
+            list.lines.push(Line { file: Some(script), ..Line::new(Effect::Runs, &text, &content.bytes) });
         }
         list
     }
@@ -241,6 +243,13 @@ fn script(member: &MemberSpec) -> &str {
     &member.model.model
 }
 
+/// Returns the script itself, or the recordings in the folder.
+fn files_of(script: &Path) -> Vec<PathBuf> {
+    let entries = reading::list(script, RECORDINGS_MAX).unwrap_or_default();
+    let files: BTreeSet<PathBuf> = entries.iter().map(DirEntry::path).filter(|path| !path.is_dir()).collect();
+    if files.is_empty() { vec![script.to_owned()] } else { files.into_iter().collect() }
+}
+
 fn is_script(spec: &TeamSpec, value: &EffectiveValue) -> bool {
     value.key == "model" && of_members(spec, value).any(has_script)
 }
@@ -343,6 +352,7 @@ mod tests {
         copy = [".env"]
         submodules = true
         review = "lead"
+        record = "traffic"
         mode = "ask"
         allow = ["bash(ls:*)"]
         deny = ["bash(rm:*)"]
