@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
+use super::text_calls::read_text_calls;
 use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::masked;
@@ -309,8 +310,11 @@ fn finished(
     request: &ModelRequest,
     request_id: Option<String>,
 ) -> Result<ModelResponse, ModelError> {
-    let answer = assembler.finish(&format!("call-{}", request.messages.len()));
-    let mut answer = answer.map_err(|error| protocol_error(error, request_id))?;
+    let spare_id = format!("call-{}", request.messages.len());
+    let mut answer = assembler.finish(&spare_id).map_err(|error| protocol_error(error, request_id))?;
+    if !request.is_for_summary() {
+        read_text_calls(&mut answer, &request.tools, &spare_id);
+    }
     answer.content = answer.content.into_iter().filter_map(masked_block).collect();
     Ok(answer)
 }

@@ -28,6 +28,7 @@ pub mod service;
 pub mod sse;
 #[cfg(test)]
 mod test_requests;
+mod text_calls;
 pub mod traffic;
 pub mod webhook;
 
