@@ -68,23 +68,37 @@ fn chat_answer(parts: &[Part]) -> Reply {
 
 /// Writes a file for the task, then reports it.
 pub fn diligent(request: &ReceivedRequest, count: usize) -> Reply {
+    match next_call(request, count) {
+        Some(part) => chat_answer(&[text("On it."), part]),
+        None => chat_answer(&[text("Nothing to do.")]),
+    }
+}
+
+/// As [`diligent`], with each call as text.
+fn diligent_in_text(request: &ReceivedRequest, count: usize) -> Reply {
+    let Some(Part::Call(_, name, arguments)) = next_call(request, count) else {
+        return chat_answer(&[text("Nothing to do.")]);
+    };
+    let arguments: Value = serde_json::from_str(&arguments).unwrap();
+    chat_answer(&[text(&format!("```json\n{:#}\n```", json!({"name": name, "arguments": arguments})))])
+}
+
+fn next_call(request: &ReceivedRequest, count: usize) -> Option<Part> {
     let messages = request.body["messages"].as_array().unwrap();
     let all = request.body["messages"].to_string();
-    let task = all.rsplit_once("-claimed>Task #").map(|(_, rest)| rest.split(':').next().unwrap().to_owned());
-    let Some(task) = task else { return chat_answer(&[text("Nothing to do.")]) };
+    let (_, task) = all.rsplit_once("-claimed>Task #")?;
+    let task = task.split(':').next().unwrap().to_owned();
     let results = messages.iter().rev().take_while(|message| message["role"] == "tool").count();
     let id = format!("call_{count}");
-    let part = if results > 0 {
+    Some(if results > 0 {
         call(&id, "task_update", json!({"task_id": task, "status": "completed", "result": "written"}))
     } else {
         call(&id, "bash", json!({"command": format!("echo {task} > out-{task}.txt")}))
-    };
-    chat_answer(&[text("On it."), part])
+    })
 }
 
-#[tokio::test]
-async fn team_on_chat_server_completes_tasks() {
-    let server = Server::start(diligent).await;
+/// A team of two with the tasks One, Two and Three.
+fn team_on(server: &Server) -> TestWorkspace {
     let workspace = TestWorkspace::new();
     let member = |name: &str| {
         format!(
@@ -96,6 +110,23 @@ async fn team_on_chat_server_completes_tasks() {
         format!("durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n{}{}", member("alice"), member("bob"));
     workspace.write("brigade.toml", &config);
     workspace.write("plan.md", "## One\n\n## Two\n\n## Three\n");
+    workspace
+}
+
+#[tokio::test]
+async fn team_of_model_that_writes_calls_as_text_completes_tasks() {
+    let server = Server::start(diligent_in_text).await;
+    let workspace = team_on(&server);
+    let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(statuses(&workspace), ["completed"; 3]);
+    assert!((1..=3).all(|task| workspace.join(&format!("out-{task}.txt")).exists()));
+}
+
+#[tokio::test]
+async fn team_on_chat_server_completes_tasks() {
+    let server = Server::start(diligent).await;
+    let workspace = team_on(&server);
     let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     assert_eq!(statuses(&workspace), ["completed"; 3]);
