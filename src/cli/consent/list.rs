@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::fs::{DirEntry, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
