@@ -11,6 +11,7 @@ use super::permissions::PermissionRequests;
 use super::turn_control::{StopLevel, TurnControl};
 use super::worktree::WorktreeService;
 use super::{AgentError, TurnOutcome};
+use crate::domain::budget::TaskCap;
 use crate::domain::event::{EventKind, REPORT_TOOL, VERIFY_STEP};
 use crate::domain::failure_summary;
 use crate::domain::message::{Message, MessageType};
@@ -23,7 +24,7 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role, Usage};
 use crate::domain::turn_count::TurnCount;
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::{Clock, Stores};
+use crate::ports::{Clock, StoreError, StoreResult, Stores};
 use crate::run::budget::{BudgetError, BudgetGuard, Reservation};
 use crate::run::event_sink::EventSink;
 use crate::run::progress::{Activity, Progress};
@@ -305,14 +306,36 @@ impl AgentHost {
     /// ended the turn.
     pub(super) async fn reserve_budget(&self, model: &str, most: Usage) -> Option<Result<Reservation, BudgetError>> {
         let services = &self.services;
+        let task = match self.task_cap().await {
+            Ok(task) => task,
+            Err(error) => return Some(Err(BudgetError::Unrecorded(error))),
+        };
         let _waiting = self.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
         tokio::select! {
             biased;
-            reservation = services.budget.reserve(services.stores.ledger.as_ref(), self.name(), model, most) => {
+            reservation = services.budget.reserve(services.stores.ledger.as_ref(), self.name(), task, model, most) => {
                 Some(reservation)
             }
             () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => None,
         }
+    }
+
+    /// Returns the task that it holds, with its cap as it is now: a person may change it at any time.
+    async fn task_cap(&self) -> StoreResult<Option<TaskCap>> {
+        let Some(task) = self.task() else { return Ok(None) };
+        let limits = &self.services.spec.limits;
+        let tokens_max = match self.services.stores.board.get(task).await {
+            Ok(task) => limits.tokens_max_of(&task),
+            // The claim is lost, and its work ends.
+            Err(StoreError::NoTask(_)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Some(TaskCap { task, tokens_max }))
+    }
+
+    /// Counts usage for which no budget was reserved.
+    pub(super) fn record_usage(&self, usage: Usage) {
+        self.services.budget.record(self.name(), self.task(), self.spec.model.usage_name(), usage);
     }
 
     /// Records the start of a model request.

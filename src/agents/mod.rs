@@ -115,7 +115,7 @@ pub enum TurnOutcome {
     AttemptFailed(String),
     /// The agent passed a limit of its attempt, or its program keeps ending. The attempt has failed, for this reason.
     AgentFailed(String),
-    /// The team's budget does not allow the next request.
+    /// The budget of the team or the member, or the cap of the task, does not allow the next request.
     BudgetSpent(BudgetSpent),
     /// The agent's program ended by itself. The next turn continues its session.
     AgentEnded {

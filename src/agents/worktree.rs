@@ -13,6 +13,7 @@ use super::host::AgentHost;
 use super::turn_control::StopLevel;
 use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::PathRule;
+use crate::domain::budget::CapReached;
 use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId};
@@ -261,16 +262,34 @@ impl AgentHost {
     /// Releases a claim, unless it is lost already. Tells the lead of a failed attempt.
     pub(crate) async fn release_claim(&self, claim: ClaimRef, reason: &str, is_failure: bool) -> StoreResult<()> {
         let change = Change::Release { reason: reason.to_owned(), is_failure };
+        if let Some(task) = self.change_claimed_task(claim, change).await?
+            && is_failure
+            && let Err(error) = self.services.outbox().notify_lead_of_failure(&task, reason).await
+        {
+            self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
+        }
+        Ok(())
+    }
+
+    /// Releases a claim because the task reached this cap, unless the claim is lost already. Tells the lead.
+    pub(crate) async fn release_at_cap(&self, claim: ClaimRef, reason: &str, cap: CapReached) -> StoreResult<()> {
+        let change = Change::ReleaseAtCap { reason: reason.to_owned(), cap };
+        if self.change_claimed_task(claim, change).await?.is_some() {
+            let text = format!("I released task {}: {reason}. Only a person can raise its cap.", claim.task);
+            self.tell_lead(text).await;
+        }
+        Ok(())
+    }
+
+    /// Changes the task of a claim, and records it. Returns `None` if the claim is lost.
+    async fn change_claimed_task(&self, claim: ClaimRef, change: Change) -> StoreResult<Option<Task>> {
         let by = Actor::holder(self.name(), claim.attempt);
         match self.services.stores.board.change(claim.task, change, &by).await {
             Ok(task) => {
                 self.services.events.record_task(&task);
-                if is_failure && let Err(error) = self.services.outbox().notify_lead_of_failure(&task, reason).await {
-                    self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
-                }
-                Ok(())
+                Ok(Some(task))
             }
-            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(()),
+            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

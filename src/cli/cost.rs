@@ -6,7 +6,7 @@ use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::budget::{LedgerEntry, LedgerRecord};
 use crate::stores::workspace::OpenMode;
-use crate::ui::cost::{CostView, render};
+use crate::ui::cost::{Budgets, CostView, render};
 use crate::ui::text::one_line;
 
 /// The name of the lead during a reset. No team can start meanwhile.
@@ -48,8 +48,8 @@ impl Cost {
         if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
             context.location.config()?.select(Some(&team))?;
         }
-        let (budget, prices) = spec.map(|spec| (spec.budget, spec.prices)).unwrap_or_default();
-        let view = CostView::of(&team, totals.spent().iter(), totals.open_requests(&team), budget, &prices);
+        let (budgets, prices) = spec.map(|spec| (Budgets::of(&spec), spec.prices)).unwrap_or_default();
+        let view = CostView::of(&team, &totals, budgets, &prices);
         context.output.answer(&view, || {
             let reset =
                 if self.reset { format!("the counters of {} are reset\n", one_line(&team)) } else { String::new() };

@@ -52,7 +52,7 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
         StateNote::BudgetTooSmall { limit, .. } => (limit, true),
         _ => return Ok(None),
     };
-    if !is_pause_of_team || !team.budget.has_limit(&limit) {
+    if !is_pause_of_team || !team.has_budget_limit(&limit) {
         return Ok(None);
     }
     if is_too_small {

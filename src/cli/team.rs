@@ -209,6 +209,8 @@ fn assemble(
         }
     }
     for member in &mut members {
+        let configured = spec.and_then(|spec| spec.members.iter().find(|one| one.name.as_str() == member.name));
+        member.budget = configured.map(|member| member.budget).unwrap_or_default();
         match reports.get(&member.name) {
             Some(report) => fill(member, report, is_running, view),
             None if is_running && starts_at_next_launch(spec, &reports, &member.name) => {
@@ -221,6 +223,7 @@ fn assemble(
     let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
         let mut lead = MemberView { name: LEAD.into(), phase: ReportedPhase::Stopped, ..MemberView::default() };
         fill(&mut lead, &*state.lead()?, is_running, view);
+        lead.budget = spec.map(|spec| spec.lead.budget).unwrap_or_default();
         Some(lead)
     });
     TeamView {

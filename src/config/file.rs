@@ -248,7 +248,8 @@ impl Reader<'_> {
     ) {
         let key = setting.key;
         if let ValueKind::Table(inner) = setting.kind {
-            return self.values((key, value), inner, &format!("in [{parent}{key}]"), &format!("{key}."), values);
+            let (location, prefix) = (format!("in [{parent}{prefix}{key}]"), format!("{prefix}{key}."));
+            return self.values((key, value), inner, &location, &prefix, values);
         }
         match checked_value(setting, value.get_ref()) {
             Ok(plain) => {

@@ -139,48 +139,59 @@ impl Resolver<'_> {
         prices
     }
 
-    /// Returns the budget. A limit in dollars needs a price for every model that costs money.
+    /// Returns the budget of the team, and checks those of its members. A limit in dollars needs a price for every model that costs money.
     pub(super) fn budget(&mut self, prices: &Prices, lead: &MemberSpec, members: &[MemberSpec]) -> Budget {
-        let tokens = self.text("budget.tokens");
-        self.check_budget_of_programs(tokens.as_ref(), lead, members);
-        let tokens = tokens.and_then(|sourced| number(&sourced.value));
-        let usd = self.text("budget.usd");
-        if let Some(sourced) = &usd {
-            let costs = |name: &str| providers::provider(name).is_some_and(|provider| provider.costs_money);
-            let unknown = std::iter::once(lead)
-                .chain(members)
-                .map(|member| &member.model)
-                .find(|model| costs(&model.provider) && !prices.contains_key(model.usage_name()));
-            if let Some(model) = unknown {
-                let problem = sourced
-                    .problem(format!("`budget.usd` needs the price of every model: `{}` has none", model.usage_name()));
-                self.problems.push(problem.hint(format!(
-                    "add [prices.{:?}] with your provider's input_usd_per_mtok and output_usd_per_mtok, or limit `tokens`",
-                    model.usage_name()
-                )));
+        let all: Vec<&MemberSpec> = std::iter::once(lead).chain(members).collect();
+        let (tokens, usd) = (self.text("budget.tokens"), self.text("budget.usd"));
+        self.check_tokens_of_programs(tokens.as_ref(), "budget.tokens", &all);
+        self.check_prices(usd.as_ref(), prices, &all);
+        let of_task = self.find("limits.task_tokens_max").map(|sourced| sourced.map(text_of));
+        let of_task = of_task.filter(|sourced| number(&sourced.value) != Some(0));
+        self.check_tokens_of_programs(of_task.as_ref(), "task_tokens_max", &all);
+        for member in all {
+            let [tokens, usd] = ["budget.tokens", "budget.usd"].map(|key| self.find_of_member(&member.name, key));
+            if let Some(sourced) = tokens.as_ref().or(usd.as_ref()).filter(|_| !member.has_model()) {
+                let (name, provider) = (&member.name, &member.model.provider);
+                let text =
+                    format!("`budget` has no effect: `{name}` has the provider `{provider}`, which has no model");
+                self.problems.push(sourced.problem(text).hint("remove it, or set provider and model of this member"));
+                continue;
             }
+            self.check_tokens_of_programs(tokens.as_ref(), "budget.tokens", &[member]);
+            self.check_prices(usd.as_ref(), prices, &[member]);
         }
-        Budget { tokens, usd: usd.and_then(|sourced| decimal(&sourced.value)) }
+        Budget {
+            tokens: tokens.and_then(|sourced| number(&sourced.value)),
+            usd: usd.and_then(|sourced| decimal(&sourced.value)),
+        }
     }
 
-    /// Adds a problem if the budget is less than the estimate for the first request of an external agent.
-    fn check_budget_of_programs(
-        &mut self,
-        tokens: Option<&Sourced<String>>,
-        lead: &MemberSpec,
-        members: &[MemberSpec],
-    ) {
+    /// Adds a problem if there is a limit in dollars and one of these members has a model without a price.
+    fn check_prices(&mut self, usd: Option<&Sourced<String>>, prices: &Prices, members: &[&MemberSpec]) {
+        let costs = |name: &str| providers::provider(name).is_some_and(|provider| provider.costs_money);
+        let mut models = members.iter().map(|member| &member.model);
+        let unknown = models.find(|model| costs(&model.provider) && !prices.contains_key(model.usage_name()));
+        if let (Some(sourced), Some(model)) = (usd, unknown) {
+            let model = model.usage_name();
+            let text = format!("`budget.usd` needs the price of every model: `{model}` has none");
+            self.problems.push(sourced.problem(text).hint(format!(
+                "add [prices.{model:?}] with your provider's input_usd_per_mtok and output_usd_per_mtok, or limit `tokens`"
+            )));
+        }
+    }
+
+    /// Adds a problem if this limit of tokens is less than the estimate for the first request of an external agent of these members.
+    fn check_tokens_of_programs(&mut self, tokens: Option<&Sourced<String>>, key: &str, members: &[&MemberSpec]) {
         let Some((sourced, tokens)) = tokens.and_then(|sourced| Some((sourced, number(&sourced.value)?))) else {
             return;
         };
         let needed = EXTERNAL_INPUT_TOKENS_MAX + EXTERNAL_OUTPUT_TOKENS_MAX;
-        let member = std::iter::once(lead).chain(members).find(|member| member.model.agent.is_program());
+        let member = members.iter().find(|member| member.model.agent.is_program());
         if let Some(MemberSpec { name, model, .. }) = member
             && tokens < needed
         {
             let provider = &model.provider;
-            let text =
-                format!("`budget.tokens` is too small: `{provider}` needs {needed} for the first request of `{name}`");
+            let text = format!("`{key}` is too small: `{provider}` needs {needed} for the first request of `{name}`");
             self.problems
                 .push(sourced.problem(text).hint("Brigade estimates its requests, because it does not see them"));
         }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::file::{ConfigFile, MemberTable, Value, number};
+use super::file::{ConfigFile, MemberTable, Value, decimal, number};
 use super::permissions::RULE_KEYS;
 use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
-use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, ROLE_DEFAULT, ValueKind};
+use super::settings::{self, LEAD_SETTINGS, MEMBER_SETTINGS, ROLE_DEFAULT, ValueKind};
+use crate::domain::budget::Budget;
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::domain::permission::Permissions;
 use crate::domain::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
@@ -13,6 +14,9 @@ use crate::providers;
 
 /// The settings that a member takes from the lead if both have the same provider.
 const INHERITED: [&str; 5] = ["model", "base_url", "context_window_tokens", "command", "pass_env"];
+
+/// The keys of a member's budget.
+const BUDGET_KEYS: [&str; 2] = ["budget.tokens", "budget.usd"];
 
 /// The members' names in lower case, with the spelling and the line of each.
 type Names = HashMap<String, (Name, usize)>;
@@ -54,9 +58,18 @@ impl MemberValues {
                 command: text("command"),
                 pass_env: words("pass_env"),
             },
+            budget: Budget {
+                tokens: text("budget.tokens").and_then(|tokens| number(&tokens)),
+                usd: text("budget.usd").and_then(|usd| decimal(&usd)),
+            },
             is_spawned: false,
         }
     }
+}
+
+/// Returns the keys of a member's values.
+fn member_keys() -> impl Iterator<Item = &'static str> {
+    MEMBER_SETTINGS.iter().map(|setting| setting.key).chain(BUDGET_KEYS)
 }
 
 impl Resolver<'_> {
@@ -65,12 +78,17 @@ impl Resolver<'_> {
         for setting in LEAD_SETTINGS.iter().filter(|setting| !RULE_KEYS.contains(&setting.key)) {
             let key = format!("lead.{}", setting.key);
             let value = match setting.kind {
+                ValueKind::Table(_) => continue,
                 ValueKind::Words => {
                     self.find(&key).inspect(|words| self.show(&key, words.value.as_json(setting.kind), &words.source))
                 }
                 _ => self.text(&key).map(|text| text.map(|text| Value::Text(text.clone()))),
             };
             values.extend(value.map(|value| (setting.key, value)));
+        }
+        for key in BUDGET_KEYS {
+            let value = self.text(&format!("lead.{key}"));
+            values.extend(value.map(|value| (key, value.map(|text| Value::Text(text.clone())))));
         }
         let has_provider = values.get("provider").is_some_and(Sourced::is_set);
         if !has_provider && let Some(setting) = values.get("model").or(values.get("base_url")) {
@@ -117,10 +135,10 @@ impl Resolver<'_> {
     ) -> Option<MemberSpec> {
         let name = self.member_name(file, row, names)?;
         let mut values = self.member_values(file, row, lead);
-        for setting in MEMBER_SETTINGS {
-            if let Some(sourced) = values.0.get(setting.key) {
-                let key = format!("members.{name}.{}", setting.key);
-                self.show(key, sourced.value.as_json(setting.kind), &sourced.source);
+        for key in member_keys() {
+            let value_key = format!("members.{name}.{key}");
+            if let (Some(sourced), Some(setting)) = (values.0.get(key), settings::of_value(&value_key)) {
+                self.show(value_key, sourced.value.as_json(setting.kind), &sourced.source);
             }
         }
         let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
@@ -140,8 +158,7 @@ impl Resolver<'_> {
 
     /// Returns the values of a member: its own, and those that it inherits from the lead.
     fn member_values(&mut self, file: &ConfigFile, row: &MemberTable, lead: &MemberValues) -> MemberValues {
-        let keys = MEMBER_SETTINGS.iter().map(|setting| setting.key);
-        let keys = keys.filter(|key| *key != "name" && !RULE_KEYS.contains(key));
+        let keys = member_keys().filter(|key| *key != "name" && !RULE_KEYS.contains(key));
         let own = keys.filter_map(|key| Some((key, sourced(file, row.values.get(key)?))));
         let mut values = MemberValues(own.collect());
         if values.text("role").is_none_or(|role| role.value.trim().is_empty()) {
@@ -218,6 +235,17 @@ impl Resolver<'_> {
         };
         self.problems.push(file.source.problem(spanned.span.clone(), message));
         None
+    }
+
+    /// Returns the value of a setting of a member or the lead, from the file that lists the members.
+    pub(super) fn find_of_member(&self, name: &Name, key: &str) -> Option<Sourced<String>> {
+        if name.as_str() == LEAD {
+            return Some(self.find(&format!("lead.{key}"))?.map(text_of));
+        }
+        let (file, rows) = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?.members.as_deref()?)))?;
+        let is_named =
+            |row: &&MemberTable| row.values.get("name").is_some_and(|own| text_of(&own.value) == name.as_str());
+        Some(sourced(file, rows.iter().find(is_named)?.values.get(key)?).map(text_of))
     }
 
     /// Adds a problem for the first member that needs a worktree of its own and has none.

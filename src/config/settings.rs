@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::domain::budget::TOKENS_MAX;
 use crate::domain::permission::PermissionMode;
 use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
 use crate::domain::words::words;
@@ -91,8 +92,6 @@ const DURABILITY: Setting = setting("durability", ValueKind::Choice(&Durability:
 #[rustfmt::skip]
 const LIMITS_SETTING: Setting = setting("limits", ValueKind::Table(LIMIT_SETTINGS), Effect::None, "Limits; the units are in the names.");
 
-/// More tokens than any team uses, to catch typing errors.
-const TOKENS_MAX: u64 = 1_000_000_000_000;
 /// More US dollars than any team uses, to catch typing errors.
 const USD_MAX: u64 = 1_000_000_000;
 
@@ -124,6 +123,16 @@ pub const BUDGET_SETTINGS: &[Setting] = &[
     setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that the team may use, over all launches, until `brigade cost --reset`: input, output and cache tokens.").or("BRIGADE_BUDGET_TOKENS"),
     setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that the team may spend, over all launches, until `brigade cost --reset`. Needs the prices of its models.").or("BRIGADE_BUDGET_USD"),
 ];
+
+/// The settings of the budget of a member or the lead.
+#[rustfmt::skip]
+pub const MEMBER_BUDGET_SETTINGS: &[Setting] = &[
+    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that this member may use, over all launches, until `brigade cost --reset`. Its sub-agents count for it."),
+    setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that this member may spend, over all launches, until `brigade cost --reset`. Needs the price of its model."),
+];
+
+#[rustfmt::skip]
+const MEMBER_BUDGET: Setting = setting("budget", ValueKind::Table(MEMBER_BUDGET_SETTINGS), Effect::None, "The budget of this member, in addition to that of the team. A member with a spent budget releases its task and claims no other; the team goes on. Default: none.");
 
 /// The settings of notifications.
 #[rustfmt::skip]
@@ -187,6 +196,7 @@ pub const LEAD_SETTINGS: &[Setting] = &[
     CONTEXT_WINDOW.or("BRIGADE_CONTEXT_WINDOW_TOKENS"),
     PROGRAM_COMMAND,
     PASS_ENV,
+    MEMBER_BUDGET,
     MODE,
     ALLOW,
     DENY,
@@ -208,6 +218,7 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
     CONTEXT_WINDOW,
     PROGRAM_COMMAND,
     PASS_ENV,
+    MEMBER_BUDGET,
     MODE,
     ALLOW,
     DENY,
@@ -293,6 +304,7 @@ limits! {
     idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "The time that an idle teammate polls before it is on call.";
     idle_shutdown, "idle_shutdown_ms", "BRIGADE_IDLE_SHUTDOWN_MS", (0, DAY_MS), "The time after which an idle teammate ends. The lead starts it again for mail, or for a task that no running teammate is free to do. 0: it does not end.";
     turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase.";
+    task_tokens_max, "task_tokens_max", "BRIGADE_TASK_TOKENS_MAX", (0, TOKENS_MAX), "The tokens that all attempts of a task may use together, unless the task has a cap of its own. A task at its cap is released, and not claimed again until you raise the cap. 0: no cap.";
     tools.command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
     tools.command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";
     setup_timeout, "setup_timeout_ms", "BRIGADE_SETUP_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a worktree's `setup`.";
@@ -352,13 +364,22 @@ pub const PROVIDER_DEFAULT: &str = "runbook";
 /// Returns the setting of a key of a team, such as `goal` or `budget.tokens`.
 pub fn of_key(key: &str) -> Option<&'static Setting> {
     let (table, key) = match key.split_once('.') {
-        Some(("lead", key)) => (LEAD_SETTINGS, key),
+        Some(("lead", key)) => return of_member(LEAD_SETTINGS, key),
         Some(("budget", key)) => (BUDGET_SETTINGS, key),
         Some(("notify", key)) => (NOTIFY_SETTINGS, key),
         Some(("limits", key)) => (LIMIT_SETTINGS, key),
         _ => (TEAM_SETTINGS, key),
     };
     table.iter().chain(TOP_SETTINGS).find(|setting| setting.key == key)
+}
+
+/// Returns the setting of a key of a member or the lead, such as `model` or `budget.tokens`.
+fn of_member(table: &'static [Setting], key: &str) -> Option<&'static Setting> {
+    let (table, key) = match key.split_once('.') {
+        Some(("budget", key)) => (MEMBER_BUDGET_SETTINGS, key),
+        _ => (table, key),
+    };
+    table.iter().find(|setting| setting.key == key)
 }
 
 /// Returns the setting of a value of a resolved team, such as `goal`, `lead.model`, `members.alice.role` or
@@ -369,7 +390,7 @@ pub fn of_value(key: &str) -> Option<&'static Setting> {
         return PRICE_SETTINGS.iter().find(|setting| setting.key == key);
     }
     match key.strip_prefix("members.").and_then(|rest| rest.split_once('.')) {
-        Some((_, key)) => MEMBER_SETTINGS.iter().find(|setting| setting.key == key),
+        Some((_, key)) => of_member(MEMBER_SETTINGS, key),
         None => of_key(key),
     }
 }
@@ -423,6 +444,7 @@ mod tests {
         "setup_timeout_ms",
         "stall_timeout_ms",
         "stop_timeout_ms",
+        "task_tokens_max",
         "tool_output_bytes_max",
         "turns_max",
     ];
@@ -431,7 +453,7 @@ mod tests {
     fn every_setting_has_effect_or_is_excluded() {
         let is_table = |kind| matches!(kind, ValueKind::Table(_) | ValueKind::Tables(_) | ValueKind::Named(_));
         let all = [TOP_SETTINGS, PRICE_SETTINGS, BUDGET_SETTINGS, NOTIFY_SETTINGS, TEAM_SETTINGS].into_iter();
-        let all = all.chain([LEAD_SETTINGS, MEMBER_SETTINGS, LIMIT_SETTINGS]).flatten();
+        let all = all.chain([LEAD_SETTINGS, MEMBER_SETTINGS, MEMBER_BUDGET_SETTINGS, LIMIT_SETTINGS]).flatten();
         for Setting { key, kind, effect, .. } in all.filter(|setting| !is_table(setting.kind)) {
             let is_excluded = WITHOUT_EFFECT.contains(key);
             assert_eq!(*effect == Effect::None, is_excluded, "{key}: {kind:?} has the effect {effect}");

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::domain::team_spec::{Memory, SetupSpec};
+use crate::domain::team_spec::{Memory, SetupSpec, TeamSpec};
 
 struct ConfigFolder {
     folder: tempfile::TempDir,
@@ -93,6 +93,39 @@ fn number_of_any_source_is_shown_as_number() {
     assert_eq!((shown("budget.tokens"), shown("budget.usd")), (7_000.into(), 0.5.into()));
     let windows = (shown("lead.context_window_tokens"), shown("members.b.context_window_tokens"));
     assert_eq!(windows, (9_000.into(), 9_000.into()));
+}
+
+#[test]
+fn members_and_lead_have_budgets_of_their_own() {
+    let text = "[teams.a]\nbudget = { tokens = 5 }\nlimits = { task_tokens_max = 90_000 }\n\
+        lead = { provider = \"scripted\", model = \"plan.md\", budget = { usd = 0.50 } }\n\
+        members = [{ name = \"b\", budget = { tokens = 7_000, usd = 2 } }, { name = \"c\" }]\n";
+    let resolved = ConfigFolder::new(text).team(&TeamFlags::default()).unwrap();
+    let TeamSpec { budget, lead, members, limits, .. } = &resolved.spec;
+    let budgets = [*budget, lead.budget, members[0].budget, members[1].budget].map(|one| (one.tokens, one.usd));
+    assert_eq!(budgets, [(Some(5), None), (None, Some(0.5)), (Some(7_000), Some(2.0)), (None, None)]);
+    assert_eq!(limits.task_tokens_max, 90_000);
+    let shown = |key| source_of(&resolved, key).0;
+    assert_eq!(shown("lead.budget.usd"), 0.5);
+    assert_eq!((shown("members.b.budget.tokens"), shown("members.b.budget.usd")), (7_000.into(), 2.0.into()));
+    assert!(resolved.values.iter().all(|value| !value.key.starts_with("members.c.budget")), "it is not inherited");
+}
+
+#[test]
+fn unusable_budget_of_member_is_refused() {
+    let refusal = |member: &str| {
+        let text = format!("[teams.a]\nisolation = \"worktree\"\nmembers = [{{ name = \"b\", {member} }}]\n");
+        ConfigFolder::new(&text).team(&TeamFlags::default()).unwrap_err().to_string()
+    };
+    let unpriced = refusal("provider = \"anthropic\", model = \"m-1\", budget = { usd = 2 }");
+    assert!(unpriced.contains("`budget.usd` needs the price of every model: `m-1` has none"), "{unpriced}");
+    assert!(unpriced.contains("add [prices.\"m-1\"] with your provider's input_usd_per_mtok"), "{unpriced}");
+    let runbook = refusal("budget = { tokens = 5 }");
+    assert!(runbook.contains("`budget` has no effect: `b` has the provider `runbook`"), "{runbook}");
+    let small = refusal("provider = \"claude-code\", budget = { tokens = 5 }");
+    assert!(small.contains("`claude-code` needs 82000 for the first request of `b`"), "{small}");
+    let unknown = refusal("budget = { token = 5 }");
+    assert!(unknown.contains("unknown key `token` in [budget]") && unknown.contains("tokens"), "{unknown}");
 }
 
 #[test]

@@ -3,16 +3,20 @@
 //! A record is written before a request, with the most that it can use, and another one after its end. A request without a
 //! recorded end counts as the most that it could use. So a crash cannot make a team exceed its budget.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::task::TaskId;
 use super::time::UnixMs;
 use super::transcript::Usage;
 
 /// The most bytes of text in a token, on average over a request or an answer. A server that counts fewer tokens is wrong. Tokenizers of
 /// today have about 4 bytes of prose in a token, and fewer of code and other languages.
 pub const TEXT_BYTES_PER_TOKEN_MAX: u64 = 20;
+
+/// More tokens than any team uses, to catch typing errors.
+pub const TOKENS_MAX: u64 = 1_000_000_000_000;
 
 /// The reason why reported usage cannot be true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +96,7 @@ impl Price {
 /// Prices by model, under the config's names.
 pub type Prices = BTreeMap<String, Price>;
 
-/// The most that a team may use in total. `None` means no limit.
+/// The most that a team, or one of its members, may use in total. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Budget {
     /// Tokens of all kinds, each counted as one.
@@ -113,10 +117,9 @@ impl Budget {
         tokens.or_else(|| self.usd.filter(|usd| amount.usd > *usd).map(BudgetLimit::Usd))
     }
 
-    /// Returns true if `limit`, as [`BudgetLimit`] displays it, is a limit of this budget.
-    pub fn has_limit(&self, limit: &str) -> bool {
-        let limits = self.tokens.map(BudgetLimit::Tokens).into_iter().chain(self.usd.map(BudgetLimit::Usd));
-        limits.into_iter().any(|own| own.to_string() == limit)
+    /// Returns its limits.
+    pub fn limits(&self) -> impl Iterator<Item = BudgetLimit> {
+        self.tokens.map(BudgetLimit::Tokens).into_iter().chain(self.usd.map(BudgetLimit::Usd))
     }
 }
 
@@ -135,6 +138,43 @@ impl std::fmt::Display for BudgetLimit {
             Self::Tokens(tokens) => write!(f, "{tokens} tokens"),
             Self::Usd(usd) => write!(f, "${usd:.2}"),
         }
+    }
+}
+
+/// The part of the usage for which a budget holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BudgetScope {
+    /// All usage of the team.
+    Team,
+    /// The usage of this member.
+    Member(String),
+    /// The usage of all attempts of this task.
+    Task(TaskId),
+}
+
+/// The task of a request, with its cap at this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskCap {
+    /// The task.
+    pub task: TaskId,
+    /// The most tokens of all its attempts. `None` means no limit.
+    pub tokens_max: Option<u64>,
+}
+
+/// The cap that the attempts of a task reached. The task is not claimable until its cap is higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CapReached {
+    /// The cap.
+    pub tokens_max: u64,
+    /// The tokens of the attempts, and those that the refused request could use.
+    pub tokens_needed: u64,
+}
+
+impl CapReached {
+    /// Returns the cap that hints name: twice the tokens that the next request needs.
+    pub fn suggested_tokens_max(self) -> u64 {
+        self.tokens_needed.max(self.tokens_max).saturating_mul(2)
     }
 }
 
@@ -171,7 +211,10 @@ impl std::ops::Add for TokensAndUsd {
     }
 }
 
-/// The team, member and model that usage is counted for.
+/// The number of tasks whose usage a folded ledger keeps apart: those with the highest numbers. The caps of older tasks start again.
+const TASKS_KEPT_MAX: usize = 10_000;
+
+/// The team, member, model and task that usage is counted for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UsageKey {
     /// Name of the team.
@@ -180,6 +223,9 @@ pub struct UsageKey {
     pub teammate: String,
     /// The model, under the config's name.
     pub model: String,
+    /// The task that the member held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskId>,
 }
 
 /// The usage of one [`UsageKey`].
@@ -195,7 +241,8 @@ pub struct Spend {
 }
 
 impl Spend {
-    fn add(&mut self, other: Self) {
+    /// Adds the usage of other requests.
+    pub fn add(&mut self, other: Self) {
         self.requests = self.requests.saturating_add(other.requests);
         self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
         self.usage = self.usage.plus(other.usage);
@@ -356,10 +403,35 @@ impl LedgerTotals {
         self.open.values().filter(|(account, _)| account.team == team).count()
     }
 
-    /// Returns the shortest list of records with the same totals.
+    /// Returns the usage of each task, over all teams.
+    pub fn tokens_by_task(&self) -> BTreeMap<TaskId, u64> {
+        let mut tokens = BTreeMap::new();
+        for (account, spend) in &self.spent {
+            if let Some(task) = account.task {
+                let sum: &mut u64 = tokens.entry(task).or_default();
+                *sum = sum.saturating_add(spend.usage.total());
+            }
+        }
+        tokens
+    }
+
+    /// Returns the recorded usage with a bounded number of tasks. That of older tasks is counted for none.
+    fn bounded_spent(&self, tasks_max: usize) -> BTreeMap<UsageKey, Spend> {
+        let tasks: BTreeSet<TaskId> = self.spent.keys().filter_map(|account| account.task).collect();
+        let first_kept = tasks.iter().rev().nth(tasks_max.saturating_sub(1)).copied();
+        let mut bounded: BTreeMap<UsageKey, Spend> = BTreeMap::new();
+        for (account, spend) in &self.spent {
+            let task = account.task.filter(|task| first_kept.is_none_or(|first| *task >= first));
+            bounded.entry(UsageKey { task, ..account.clone() }).or_default().add(*spend);
+        }
+        bounded
+    }
+
+    /// Returns the shortest list of records with the same totals. Only the newest tasks keep totals of their own.
     pub fn entries(&self) -> Vec<LedgerEntry> {
-        let sums = self.spent.iter().map(|(account, spend)| LedgerEntry::Sum {
-            account: account.clone(),
+        let spent = self.bounded_spent(TASKS_KEPT_MAX);
+        let sums = spent.into_iter().map(|(account, spend)| LedgerEntry::Sum {
+            account,
             requests: spend.requests,
             unconfirmed: spend.unconfirmed,
             usage: spend.usage,
@@ -382,7 +454,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn usage_key(teammate: &str) -> UsageKey {
-        UsageKey { team: "t".into(), teammate: teammate.into(), model: "m".into() }
+        UsageKey { team: "t".into(), teammate: teammate.into(), model: "m".into(), task: None }
     }
 
     fn usage(input_tokens: u64) -> Usage {
@@ -425,6 +497,26 @@ mod tests {
             line.to_line(),
             r#"{"v":1,"at":5,"state":"sent","request":7,"team":"t","teammate":"a","model":"m","usage":{"input_tokens":3,"output_tokens":0}}"#
         );
+        let account = UsageKey { task: Some(TaskId(4)), ..usage_key("a") };
+        let line = LedgerRecord::new(UnixMs(5), LedgerEntry::Sent { request: 7, account, usage: usage(3) }).to_line();
+        assert!(line.contains(r#""model":"m","task":4,"usage""#), "{line}");
+        assert_eq!(serde_json::from_str::<LedgerRecord>(&line).unwrap().to_line(), line);
+    }
+
+    #[test]
+    fn folded_ledger_keeps_newest_tasks_apart() {
+        let account = |task| UsageKey { task: Some(TaskId(task)), ..usage_key("a") };
+        let ended = |request, tokens| LedgerEntry::Ended {
+            request,
+            account: account(request),
+            usage: usage(tokens),
+            confirmed: true,
+        };
+        let totals = totals(&[ended(1, 10), ended(2, 20), ended(3, 30), ended(4, 40)]);
+        assert_eq!(totals.tokens_by_task(), BTreeMap::from([1, 2, 3, 4].map(|task| (TaskId(task), task * 10))));
+        let bounded = totals.bounded_spent(2);
+        let tokens: Vec<_> = bounded.iter().map(|(key, spend)| (key.task, spend.usage.total())).collect();
+        assert_eq!(tokens, [(None, 30), (Some(TaskId(3)), 30), (Some(TaskId(4)), 40)]);
     }
 
     #[test]
@@ -444,7 +536,9 @@ mod tests {
         #[test]
         fn folded_ledger_keeps_totals(steps in proptest::collection::vec((0u8..4, 0u64..6, 0u64..1000), 0..60), at in 0usize..60) {
             let entries: Vec<LedgerEntry> = steps.iter().map(|(kind, request, tokens)| {
-                let (account, usage) = (usage_key(if request % 2 == 0 { "a" } else { "b" }), usage(*tokens));
+                let task = (tokens % 3 > 0).then_some(TaskId(tokens % 3));
+                let account = UsageKey { task, ..usage_key(if request % 2 == 0 { "a" } else { "b" }) };
+                let usage = usage(*tokens);
                 match kind {
                     0 => LedgerEntry::Sent { request: *request, account, usage },
                     1 => LedgerEntry::Ended { request: *request, account, usage, confirmed: tokens % 2 == 0 },

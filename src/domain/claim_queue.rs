@@ -3,6 +3,7 @@
 //! A task is claimable if all of this is true:
 //!
 //! - It is pending, its blockers are finished, and its back-off is over.
+//! - Its attempts have not reached its cap of tokens.
 //! - It has no owner, or the claimant is the owner.
 //! - It requires no capability, or the claimant has one of the required ones.
 //! - It is in the claimant's [`TaskScope`].
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
+use super::budget::CapReached;
 use super::dependencies::{Blocker, TaskLookup, is_blocked, unfinished_blockers};
 use super::shell_blocks::has_shell_block;
 use super::task::{Task, TaskId, TaskStatus};
@@ -137,7 +139,7 @@ impl ClaimQueue {
             TaskStatus::InProgress if task.claim.is_some() => {
                 self.claimed.insert(task.id);
             }
-            TaskStatus::Pending if !is_blocked(task, lookup) => {
+            TaskStatus::Pending if task.cap_in_force().is_none() && !is_blocked(task, lookup) => {
                 let group = self.groups.entry(Requirement::of(task)).or_default();
                 match task.not_before {
                     Some(until) => group.backing_off.insert((until, rank(task))),
@@ -251,6 +253,8 @@ pub enum ClaimObstacle {
     OtherStatus(String),
     /// It is assigned to another member.
     AssignedTo(String),
+    /// Its attempts reached this cap.
+    AtCap(CapReached),
     /// A back-off after a failure lasts for this time.
     RetryIn(Duration),
     /// These blockers are unfinished.
@@ -271,6 +275,7 @@ impl fmt::Display for ClaimObstacle {
             Self::Held { owner, .. } => write!(f, "it is held by {owner}"),
             Self::OtherStatus(word) => write!(f, "its status `{word}` is a word of another program"),
             Self::AssignedTo(owner) => write!(f, "it is assigned to {owner}"),
+            Self::AtCap(cap) => write!(f, "its attempts reached its cap of {} tokens", cap.tokens_max),
             Self::RetryIn(wait) => write!(f, "it failed and can be claimed again in {}", duration(*wait)),
             Self::Blocked(blockers) => {
                 f.write_str("it is blocked by ")?;
@@ -328,6 +333,9 @@ fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
         }
         TaskStatus::Pending => {}
     }
+    if let Some(cap) = task.cap_in_force() {
+        return Some(ClaimObstacle::AtCap(cap));
+    }
     let wait = task.not_before?.since(now);
     (!wait.is_zero()).then_some(ClaimObstacle::RetryIn(wait))
 }
@@ -355,9 +363,11 @@ mod tests {
         let blocked_by = prop::collection::vec((1_u64..9).prop_map(TaskId), 0..2);
         let not_before = prop::option::of((0_i64..9).prop_map(UnixMs));
         let description = prop_oneof![Just(String::new()), Just("```sh\ntrue\n```".to_owned())];
-        (status, owner, requires, blocked_by, not_before, 0_i64..2, description).prop_map(
-            |(status, owner, requires, blocked_by, not_before, priority, description)| {
-                let task = Task::new(TaskId(1), "s");
+        let cap_reached = prop::option::weighted(0.3, Just(CapReached { tokens_max: 5, tokens_needed: 9 }));
+        let tokens_max = prop::option::of(4_u64..8);
+        (status, owner, requires, blocked_by, not_before, 0_i64..2, description, (cap_reached, tokens_max)).prop_map(
+            |(status, owner, requires, blocked_by, not_before, priority, description, (cap_reached, tokens_max))| {
+                let task = Task { cap_reached, tokens_max, ..Task::new(TaskId(1), "s") };
                 Task { status, owner, requires, blocked_by, not_before, priority, description, ..task }
             },
         )

@@ -363,9 +363,12 @@ pub enum EventKind {
         limit: String,
         spent: String,
     },
+    /// A budget does not cover the next request: that of the team, or of this member.
     BudgetSpent {
         limit: String,
         spent: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        teammate: Option<String>,
     },
     Warning {
         about: String,

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod approval;
 pub mod budget;
+pub mod budget_spent;
 pub mod claim_queue;
 pub mod code_fence;
 pub mod conflict;
@@ -21,6 +22,7 @@ pub mod json_document;
 pub mod member_place;
 pub mod message;
 pub mod name;
+pub mod new_task;
 pub mod notification;
 pub mod output;
 pub mod path_pattern;

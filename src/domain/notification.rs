@@ -49,11 +49,11 @@ impl Notification {
             EventKind::BudgetLow { limit, spent } => {
                 (NotificationKind::BudgetLow, None, format!("{spent} of the budget of {limit} are used"))
             }
-            EventKind::BudgetSpent { limit, spent } => (
-                NotificationKind::BudgetSpent,
-                None,
-                format!("{spent} of {limit} are used; the next request does not fit the budget"),
-            ),
+            EventKind::BudgetSpent { limit, spent, teammate } => {
+                let of = teammate.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+                let text = format!("{spent} of {limit} are used; the next request does not fit the budget{of}");
+                (NotificationKind::BudgetSpent, None, text)
+            }
             EventKind::TaskFailed { task, reason, .. } => {
                 (NotificationKind::TaskFailed, Some(*task), format!("{task} failed: {reason}"))
             }

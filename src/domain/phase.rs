@@ -159,6 +159,8 @@ pub enum PhaseEvent {
     Compacted,
     /// The team's budget is spent.
     BudgetSpent,
+    /// The budget of the member is spent, or the task has reached its cap.
+    CapReached,
     /// It was idle for the time after which it ends.
     IdleShutdownDue,
     /// It was asked to stop.
@@ -215,6 +217,8 @@ pub enum ReleaseReason {
     HarnessFailed,
     /// The attempt could not go on with its context.
     AttemptFailed,
+    /// The budget of the member is spent, or the task has reached its cap.
+    CapReached,
     /// The teammate stops.
     Stopping,
 }
@@ -306,7 +310,8 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
             | PhaseEvent::CompletionRefused
             | PhaseEvent::ModelFailed
             | PhaseEvent::HarnessFailed
-            | PhaseEvent::AttemptFailed,
+            | PhaseEvent::AttemptFailed
+            | PhaseEvent::CapReached,
         ) => (Phase::Stopped, stop_effects(claim)),
         (Phase::Stopped, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => (phase, vec![]),
         // A loss that is reported twice, or after the task was released.
@@ -346,6 +351,10 @@ fn step_work(
         (PhaseEvent::AttemptFailed, Some(held)) => {
             check_evidence(held, turns_now, reminded, Some(ReleaseReason::AttemptFailed))
         }
+        (PhaseEvent::CapReached, Some(held)) => {
+            check_evidence(held, turns_now, reminded, Some(ReleaseReason::CapReached))
+        }
+        (PhaseEvent::CapReached, None) => (idle, vec![Effect::Report]),
         (PhaseEvent::EvidenceFound(evidence), Some(held)) => step_evidence(held, turns, reminded, ending, evidence),
         (PhaseEvent::CompletionRefused, Some(held)) => match ending {
             Some(reason) => release(held, reason),
@@ -598,6 +607,26 @@ mod tests {
         }
     }
 
+    /// At a cap no request follows: only an approval or a passed verify command completes the task.
+    #[test]
+    fn cap_releases_task_without_failure() {
+        let ending = Some(ReleaseReason::CapReached);
+        let work = Phase::Work { claim: Some(CLAIM), turns: 2, reminded: false, ending: None };
+        let checked = Phase::Work { claim: Some(CLAIM), turns: 3, reminded: false, ending };
+        check(work, PhaseEvent::CapReached, checked, &[Effect::CheckEvidence { claim: CLAIM, is_ending: true }]);
+        let release = [&[Effect::Release { claim: CLAIM, reason: ReleaseReason::CapReached }], IDLE_EFFECTS].concat();
+        check(checked, PhaseEvent::EvidenceFound(Evidence::Work), Phase::START, &release);
+        check(checked, PhaseEvent::EvidenceFound(Evidence::Verify), checked, &[Effect::CompleteByEvidence]);
+        check(checked, PhaseEvent::CompletionRefused, Phase::START, &release);
+        assert!(!ReleaseReason::CapReached.counts_as_failure());
+        check(
+            Phase::Work { claim: None, turns: 1, reminded: false, ending: None },
+            PhaseEvent::CapReached,
+            Phase::START,
+            &[Effect::Report],
+        );
+    }
+
     #[test]
     fn illegal_transition_error_names_phase_and_event() {
         let illegal = step(Phase::Stopped, PhaseEvent::TurnEnded, LIMITS).unwrap_err().to_string();
@@ -607,7 +636,7 @@ mod tests {
     fn any_event() -> impl Strategy<Value = PhaseEvent> {
         let evidence = prop::sample::select(vec![Evidence::Verify, Evidence::Work, Evidence::None]);
         prop_oneof![
-            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::AttemptFailed),
+            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::AttemptFailed), 1 => Just(PhaseEvent::CapReached),
             4 => evidence.prop_map(PhaseEvent::EvidenceFound), 2 => Just(PhaseEvent::CompletionRefused),
             2 => Just(PhaseEvent::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| PhaseEvent::Claimed(ClaimRef { task: TaskId(task), attempt })),

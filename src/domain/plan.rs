@@ -1,13 +1,14 @@
 //! The parser of plan files: Markdown in which each `## Title` section is a task. Text in, tasks out; knows nothing of files or
 //! boards.
 //!
-//! Format: every `## Title` outside code fences is a task. The fields `after:` (titles, comma separated), `requires:`, `verify:`
-//! and `priority:` follow directly after the title. Their case and order do not matter, and blank lines may separate them. The
+//! Format: every `## Title` outside code fences is a task. The fields `after:` (titles, comma separated), `requires:`, `verify:`,
+//! `priority:` and `task_tokens_max:` follow directly after the title. Their case and order do not matter, and blank lines may separate them. The
 //! rest is the description. Text before the first title is for people. A field inside the description and a fence inside another
 //! fence are errors. As text they would silently drop a check or a task.
 
 use std::collections::HashMap;
 
+use super::budget::TOKENS_MAX;
 use super::code_fence::CodeFence;
 use super::dependencies;
 use super::suggestion::did_you_mean;
@@ -18,7 +19,9 @@ pub const PLAN_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of tasks in a plan.
 pub const PLAN_TASKS_MAX: usize = 5_000;
 
-const FIELDS: [&str; 4] = ["after", "requires", "verify", "priority"];
+const FIELDS: [&str; 5] = ["after", "requires", "verify", "priority", TOKENS_FIELD];
+/// The field with the most tokens of all attempts of a task.
+const TOKENS_FIELD: &str = "task_tokens_max";
 
 /// A problem of a plan and its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +42,7 @@ struct Section<'a> {
     requires: Vec<String>,
     verify: Option<String>,
     priority: Option<i64>,
+    tokens_max: Option<u64>,
     description: Vec<&'a str>,
 }
 
@@ -177,7 +181,12 @@ impl<'a> Parser<'a> {
 impl<'a> Section<'a> {
     /// Sets a field, or returns the problem of the line.
     fn set(&mut self, key: &str, number: usize, value: &'a str) -> Option<String> {
-        let is_set_twice = (key == "verify" && self.verify.is_some()) || (key == "priority" && self.priority.is_some());
+        let is_set_twice = match key {
+            "verify" => self.verify.is_some(),
+            "priority" => self.priority.is_some(),
+            TOKENS_FIELD => self.tokens_max.is_some(),
+            _ => false,
+        };
         match key {
             _ if value.is_empty() => {
                 return Some(format!("`{key}:` has no value: write the value in the same line, or remove the line"));
@@ -186,6 +195,12 @@ impl<'a> Section<'a> {
             "after" => self.after.push((number, value)),
             "requires" => self.requires.extend(split_list(value)),
             "verify" => self.verify = Some(code_span(value).to_owned()),
+            TOKENS_FIELD => match value.replace('_', "").parse() {
+                Ok(tokens_max @ 1..=TOKENS_MAX) => self.tokens_max = Some(tokens_max),
+                _ => {
+                    return Some(format!("`{key}: {value}` is not a whole number from 1 to {TOKENS_MAX}"));
+                }
+            },
             _ => match value.parse() {
                 Ok(priority) => self.priority = Some(priority),
                 Err(_) => {
@@ -302,6 +317,7 @@ fn create_tasks(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError
             blocked_by_new: blockers,
             priority: section.priority.unwrap_or(0),
             requires: section.requires.clone(),
+            tokens_max: section.tokens_max,
             verify: section.verify.clone().filter(|command| !command.is_empty()),
             source: Some(format!("plan:{name}#{}", section.title)),
             source_line: Some(section.line),
@@ -378,12 +394,13 @@ mod tests {
     #[test]
     fn plan_parses_to_tasks_in_order() {
         let text = "\u{feff}# Port the parser\r\n\r\nafter: no key here\r\n```sh\r\n## no title\r\n```\r\n## Count, lines  ##\r\n\
-            PRIORITY: 5\r\n\r\nrequires: coder, rust\r\nverify: `test -s counts.csv`\r\n\r\nWrite it.\r\n\r\n~~~sh\r\n## no task\r\nwc -l\r\n~~~\r\n\
+            PRIORITY: 5\r\nTask_Tokens_Max: 200_000\r\n\r\nrequires: coder, rust\r\nverify: `test -s counts.csv`\r\n\r\nWrite it.\r\n\r\n~~~sh\r\n## no task\r\nwc -l\r\n~~~\r\n\
             what comes after: this is text\r\n## Report\r\nafter: count, Lines\r\n### Not a task\r\n";
         let tasks = parse("plan.md", text).unwrap();
         assert_eq!(tasks.len(), 2);
         let first = &tasks[0];
         assert_eq!((first.subject.as_str(), first.priority), ("Count, lines", 5));
+        assert_eq!((first.tokens_max, tasks[1].tokens_max), (Some(200_000), None));
         assert_eq!(first.requires, ["coder", "rust"]);
         assert_eq!(first.verify.as_deref(), Some("test -s counts.csv"));
         assert_eq!(first.description, "Write it.\n\n~~~sh\n## no task\nwc -l\n~~~\nwhat comes after: this is text");

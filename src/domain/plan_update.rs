@@ -14,7 +14,7 @@ use super::transition::TaskEdit;
 /// The record of an import: the plan's content for the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportRecord {
-    /// Digest of description, `requires`, `verify` and `priority`.
+    /// Digest of description, `requires`, `verify`, `priority` and the cap of tokens.
     pub text: String,
     /// The blockers.
     pub after: Vec<TaskId>,
@@ -68,7 +68,7 @@ impl KeepReason {
 impl ImportRecord {
     /// Returns the record of an import that would create the task as it is now.
     pub fn of(task: &Task) -> Self {
-        let text = digest(&task.description, &task.requires, task.verify.as_deref(), task.priority);
+        let text = digest(&task.description, &task.requires, task.verify.as_deref(), task.priority, task.tokens_max);
         Self { text, after: task.blocked_by.clone() }
     }
 
@@ -118,7 +118,7 @@ pub fn check_updatable(task: &Task, lookup: &dyn TaskLookup) -> Result<ImportRec
 
 /// Returns the effect on `task` of a plan with the content `new` and the blockers `after`.
 pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn TaskLookup) -> PlanUpdate {
-    let text = digest(&new.description, &new.requires, new.verify.as_deref(), new.priority);
+    let text = digest(&new.description, &new.requires, new.verify.as_deref(), new.priority, new.tokens_max);
     let mut after = after.to_vec();
     after.sort_unstable();
     after.dedup();
@@ -136,6 +136,8 @@ pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn Ta
             requires: Some(new.requires.clone()),
             verify: Some(new.verify.clone().unwrap_or_default()),
             priority: Some(new.priority),
+            // A new text does not lift the cap that the task reached.
+            tokens_max: (new.tokens_max != task.tokens_max).then(|| new.tokens_max.unwrap_or(0)),
             add_blocked_by: imported.after.iter().filter(|id| !before.after.contains(id)).copied().collect(),
             remove_blocked_by: before.after.iter().filter(|id| !imported.after.contains(id)).copied().collect(),
             imported: Some(Box::new(imported)),
@@ -150,11 +152,20 @@ pub fn plan_of<'a>(source: &'a str, title: &str) -> Option<&'a str> {
 }
 
 /// Returns the FNV-1a hash of a plan's content for a task except its title. Files store it, so it must be the same in every
-/// version.
-fn digest(description: &str, requires: &[String], verify: Option<&str>, priority: i64) -> String {
+/// version. A task without a cap has the hash of versions that had none.
+fn digest(
+    description: &str,
+    requires: &[String],
+    verify: Option<&str>,
+    priority: i64,
+    tokens_max: Option<u64>,
+) -> String {
     const START: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let content = serde_json::json!([description, requires, verify, priority]).to_string();
+    let content = match tokens_max {
+        None => serde_json::json!([description, requires, verify, priority]).to_string(),
+        Some(_) => serde_json::json!([description, requires, verify, priority, tokens_max]).to_string(),
+    };
     let hash = content.bytes().fold(START, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     format!("{hash:016x}")
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::budget::CapReached;
 use super::failure_summary::summary_of;
 use super::output::shortened;
 use super::phase::ReportedPhase;
@@ -47,6 +48,9 @@ pub struct TaskSnapshot {
     /// The tasks it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked_by: Vec<TaskId>,
+    /// The cap that its attempts reached, while it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_reached: Option<CapReached>,
     /// End of its back-off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<UnixMs>,
@@ -108,6 +112,7 @@ impl TaskSnapshot {
             priority: task.priority,
             requires: task.requires.iter().take(SNAPSHOT_NAMES_MAX).map(|need| bounded_text(need)).collect(),
             blocked_by: task.blocked_by.iter().copied().take(SNAPSHOT_BLOCKERS_MAX).collect(),
+            cap_reached: task.cap_in_force(),
             not_before: task.not_before,
             claim: task.claim.as_ref().map(|claim| TaskClaimSnapshot { at: claim.at, expires: claim.expires }),
             summary: result.map(|result| bounded_text(&summary_of(&result.summary))).unwrap_or_default(),
@@ -130,6 +135,7 @@ impl TaskSnapshot {
             priority: self.priority,
             requires: self.requires.clone(),
             blocked_by: self.blocked_by.clone(),
+            cap_reached: self.cap_reached,
             not_before: self.not_before,
             claim: self.claim.map(claim),
             result: if result == TaskResult::default() { None } else { Some(result) },
@@ -203,6 +209,7 @@ mod tests {
         let line = serde_json::to_string(&TaskSnapshot::of(&task)).unwrap();
         assert_eq!(line, r#"{"task":7,"subject":"Count","status":"pending"}"#);
         task.blocked_by = vec![TaskId(3)];
+        task.cap_reached = Some(CapReached { tokens_max: 5, tokens_needed: 9 });
         task.claim = Some(Claim { worker: "w".into(), at: UnixMs(5), expires: Some(UnixMs(9)) });
         let verify = Some(VerifyRun::new("pytest", Some(0), "no tests ran in 0.01s"));
         task.result = Some(TaskResult { verify, unverified: true, ..TaskResult::new("done", "e") });

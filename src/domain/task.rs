@@ -9,10 +9,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::budget::CapReached;
 use super::evidence::Caveat;
 use super::failed_attempt::FailedAttempt;
 use super::json_document::{Document, DocumentError};
-use super::plan_update::ImportRecord;
+pub use super::new_task::NewTask;
 use super::snapshot::is_default;
 use super::time::UnixMs;
 use super::verify_run::VerifyRun;
@@ -47,7 +48,7 @@ pub fn subject_problem(subject: &str) -> Option<String> {
 }
 
 /// Returns the text without spaces around it, or `None` if nothing is left.
-fn non_blank(text: &str) -> Option<String> {
+pub(super) fn non_blank(text: &str) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
@@ -228,6 +229,10 @@ pub struct Task {
     pub failed_attempts: Vec<FailedAttempt>,
     /// The number of claims before it was last reopened. These attempts are over.
     pub reopened_after: u32,
+    /// The most tokens of all its attempts. `None`: as the team says.
+    pub tokens_max: Option<u64>,
+    /// The cap that its attempts reached. [`Task::cap_in_force`] returns it while it holds.
+    pub cap_reached: Option<CapReached>,
     /// End of its back-off: not claimable before this time.
     pub not_before: Option<UnixMs>,
     /// Its claim.
@@ -303,6 +308,8 @@ impl Task {
             max_attempts: document.get("maxAttempts")?.unwrap_or(MAX_ATTEMPTS_DEFAULT),
             failed_attempts: document.get("failedAttempts")?.unwrap_or_default(),
             reopened_after: document.get("reopenedAfter")?.unwrap_or(0),
+            tokens_max: document.get("tokensMax")?,
+            cap_reached: document.get("capReached")?,
             not_before: document.get("notBefore")?,
             claim: document.get("claim")?,
             result: document.get("result")?,
@@ -360,6 +367,8 @@ impl Task {
         write!(max_attempts, document.set_unless_default("maxAttempts", &self.max_attempts, &MAX_ATTEMPTS_DEFAULT));
         write!(failed_attempts, document.set_unless_default("failedAttempts", &self.failed_attempts, &Vec::new()));
         write!(reopened_after, document.set_unless_default("reopenedAfter", &self.reopened_after, &0));
+        write!(tokens_max, document.set_optional("tokensMax", self.tokens_max.as_ref()));
+        write!(cap_reached, document.set_optional("capReached", self.cap_reached.as_ref()));
         write!(not_before, document.set_optional("notBefore", self.not_before.as_ref()));
         write!(claim, document.set_optional("claim", self.claim.as_ref()));
         write!(result, document.set_optional("result", self.result.as_ref()));
@@ -388,6 +397,11 @@ impl Task {
         if self.status == TaskStatus::InProgress { self.claim.as_ref() } else { None }
     }
 
+    /// Returns the cap that its attempts reached, until its own cap is higher.
+    pub fn cap_in_force(&self) -> Option<CapReached> {
+        self.cap_reached.filter(|reached| self.tokens_max.is_none_or(|tokens_max| tokens_max <= reached.tokens_max))
+    }
+
     /// Returns true if another program set it in progress without a claim. Such a task is shown. It is not waited for, and
     /// reclaimed only with `--force`.
     pub fn is_foreign(&self) -> bool {
@@ -409,75 +423,6 @@ fn set_text(document: &mut Document, field: &str, text: Option<&String>) {
     let is_empty_text = matches!(document.get::<String>(field), Ok(Some(old)) if old.is_empty());
     if text.is_some() || !is_empty_text {
         document.set_optional(field, text);
-    }
-}
-
-/// A task to create. The board assigns its id.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct NewTask {
-    /// A summary in one line.
-    pub subject: String,
-    /// The full description.
-    pub description: String,
-    /// Blockers on the board.
-    pub blocked_by: Vec<TaskId>,
-    /// Blockers among the tasks of the same call, by index.
-    pub blocked_by_new: Vec<usize>,
-    /// The subject in the progressive form.
-    pub active_form: Option<String>,
-    /// Priority. Higher numbers go first.
-    pub priority: i64,
-    /// Roles or capabilities, one of which the claimant needs.
-    pub requires: Vec<String>,
-    /// A command that must exit 0 before completion.
-    pub verify: Option<String>,
-    /// Number of failures after which it is not retried; `None` means the default.
-    pub max_attempts: Option<u32>,
-    /// The member it is reserved for.
-    pub owner: Option<String>,
-    /// Its source, so that a second import creates no duplicate. Stored as `metadata.source`.
-    pub source: Option<String>,
-    /// The line of the plan in which it starts, from 1.
-    pub source_line: Option<usize>,
-}
-
-impl NewTask {
-    /// Returns the task as a board stores it: without spaces around its texts, empty words and empty commands.
-    #[must_use]
-    pub fn trimmed(self) -> Self {
-        Self {
-            subject: self.subject.trim().to_owned(),
-            requires: trimmed_words(&self.requires),
-            verify: self.verify.as_deref().and_then(non_blank),
-            owner: self.owner.as_deref().and_then(non_blank),
-            ..self
-        }
-    }
-
-    /// Returns the task with this `id`, created by `by` at `now`. `ids` are the ids of all tasks of the call.
-    pub fn into_task(self, id: TaskId, ids: &[TaskId], by: &str, now: UnixMs) -> Task {
-        let mut task = Task::new(id, self.subject);
-        task.description = self.description;
-        task.blocked_by = self.blocked_by;
-        task.blocked_by.extend(self.blocked_by_new.iter().filter_map(|index| ids.get(*index).copied()));
-        task.blocked_by.sort_unstable();
-        task.blocked_by.dedup();
-        task.active_form = self.active_form;
-        task.priority = self.priority;
-        task.requires = self.requires;
-        task.verify = self.verify;
-        task.owner = self.owner;
-        task.max_attempts = self.max_attempts.unwrap_or(MAX_ATTEMPTS_DEFAULT);
-        task.created_by = Some(by.to_owned());
-        task.created_at = Some(now);
-        task.updated_at = Some(now);
-        if let Some(source) = self.source {
-            // The standard fields come first in the file.
-            task.document = task.to_document();
-            task.document.put("metadata", &serde_json::json!({ "source": source }));
-            ImportRecord::of(&task).store_in(&mut task);
-        }
-        task
     }
 }
 

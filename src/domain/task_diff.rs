@@ -137,6 +137,7 @@ fn is_edited(before: &Task, task: &Task) -> bool {
         || before.description != task.description
         || before.requires != task.requires
         || before.verify != task.verify
+        || before.tokens_max != task.tokens_max
 }
 
 fn changed_event(task: &Task) -> EventKind {

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::budget::{Budget, Prices};
+use super::budget_spent::limit_of_member;
 use super::claim_queue::TaskScope;
 use super::name::{InvalidName, LEAD, Name};
 use super::permission::{PermissionMode, Permissions};
+use super::task::Task;
 use super::words::words;
 use super::worktree_name::team_branch;
 
@@ -206,6 +208,8 @@ pub struct MemberSpec {
     pub permissions: Permissions,
     /// Its model.
     pub model: ModelSpec,
+    /// The most that it may use in all its runs, of the team's budget.
+    pub budget: Budget,
     /// True if the lead spawned it. The config has no such member.
     pub is_spawned: bool,
 }
@@ -249,6 +253,15 @@ impl TeamSpec {
         Ok(self)
     }
 
+    /// Returns true if the team has this limit, as the note of a spent budget names it: of its own budget, or of a member's.
+    pub fn has_budget_limit(&self, limit: &str) -> bool {
+        let has_limit = |member: &MemberSpec| {
+            member.budget.limits().any(|own| limit_of_member(&own.to_string(), member.name.as_str()) == limit)
+        };
+        self.budget.limits().any(|own| own.to_string() == limit)
+            || std::iter::once(&self.lead).chain(&self.members).any(has_limit)
+    }
+
     /// Returns the tasks that a member can do. A member that may change nothing leaves tasks that do not name it to members that may,
     /// if there are any.
     #[must_use]
@@ -279,6 +292,7 @@ impl MemberSpec {
             memory: None,
             permissions: Permissions::default(),
             model,
+            budget: Budget::default(),
             is_spawned: false,
         })
     }
@@ -354,6 +368,8 @@ pub struct Limits {
     pub idle_shutdown: Duration,
     /// The turns of one WORK phase.
     pub turns_max: u32,
+    /// The tokens of all attempts of a task without a cap of its own. 0: no cap.
+    pub task_tokens_max: u64,
     /// The limits of commands and of tool output.
     pub tools: ToolLimits,
     /// The time limit of the setup command of a worktree.
@@ -402,6 +418,13 @@ pub struct ModelLimits {
     pub output_tokens_max: u32,
 }
 
+impl Limits {
+    /// Returns the most tokens of all attempts of a task: its own cap, or that of the team.
+    pub fn tokens_max_of(&self, task: &Task) -> Option<u64> {
+        task.tokens_max.or(if self.task_tokens_max > 0 { Some(self.task_tokens_max) } else { None })
+    }
+}
+
 impl ModelLimits {
     /// Returns [`Self::outage_max`]; `None` if there is no limit.
     pub fn outage_limit(&self) -> Option<Duration> {
@@ -416,6 +439,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(60),
             idle_shutdown: Duration::ZERO,
             turns_max: 50,
+            task_tokens_max: 0,
             tools: ToolLimits::default(),
             setup_timeout: Duration::from_secs(600),
             respawns_max: 3,

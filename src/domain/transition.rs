@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::budget::CapReached;
 use super::failed_attempt;
 use super::plan_update::ImportRecord;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus, trimmed_words};
@@ -79,6 +80,14 @@ pub enum Change {
         /// True if it counts against `max_attempts`.
         is_failure: bool,
     },
+    /// The claim is released because the attempts of the task reached its cap. It is no failure, and the task is not claimable until the
+    /// cap is higher.
+    ReleaseAtCap {
+        /// The reason, for people and for the next holder.
+        reason: String,
+        /// The cap.
+        cap: CapReached,
+    },
     /// The lease of a claim by command is extended.
     Renew {
         /// Its new end.
@@ -113,6 +122,8 @@ pub struct TaskEdit {
     pub owner: Option<String>,
     /// Number of failures after which it is not retried.
     pub max_attempts: Option<u32>,
+    /// The most tokens of all its attempts. 0 removes its own cap, and the one that its attempts reached.
+    pub tokens_max: Option<u64>,
     /// Blockers to add.
     pub add_blocked_by: Vec<TaskId>,
     /// Blockers to remove.
@@ -287,7 +298,7 @@ impl Change {
         match self {
             Self::Complete(_) => Action::Complete,
             Self::Fail { .. } => Action::Fail,
-            Self::Release { .. } => Action::Release,
+            Self::Release { .. } | Self::ReleaseAtCap { .. } => Action::Release,
             Self::Renew { .. } => Action::Renew,
             Self::SetWorktree(_) => Action::SetWorktree,
             Self::Retry => Action::Retry,
@@ -314,6 +325,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
             next.status = Completed;
             next.claim = None;
             next.not_before = None;
+            next.cap_reached = None;
             // A person or lead that completes a held task by force becomes its owner.
             let former = next.owner.replace(by.name.clone()).filter(|owner| *owner != by.name);
             let mut result = result.clone();
@@ -326,18 +338,10 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
         }
         Change::Fail { reason, is_final } => fail(&mut next, reason, *is_final, now),
         Change::Release { reason, is_failure: true } => fail(&mut next, reason, false, now),
-        Change::Release { reason, is_failure: false } => {
-            reset_to_pending(&mut next);
-            let is_failure = task.result.as_ref().is_some_and(TaskResult::is_failure);
-            // Without a reason the last failure stays, but not the reason of an earlier release.
-            if !reason.is_empty() || !is_failure {
-                let last_failure = match &task.result {
-                    Some(result) if task.failures > 0 => result.failure_text(),
-                    _ => String::new(),
-                };
-                let has_text = !reason.is_empty() || !last_failure.is_empty();
-                next.result = has_text.then(|| TaskResult::new(reason.clone(), last_failure));
-            }
+        Change::Release { reason, is_failure: false } => release(&mut next, reason),
+        Change::ReleaseAtCap { reason, cap } => {
+            release(&mut next, reason);
+            next.cap_reached = Some(*cap);
         }
         Change::Renew { expires } => {
             // The claim of a worker ends with its process and never gets a lease.
@@ -359,7 +363,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
         }
         Change::Edit(edit) => apply_edit(&mut next, edit),
     }
-    if matches!(change, Change::Fail { .. } | Change::Release { .. }) {
+    if matches!(change, Change::Fail { .. } | Change::Release { .. } | Change::ReleaseAtCap { .. }) {
         record_actor(&mut next, by);
     }
     Ok(next)
@@ -378,6 +382,22 @@ fn reset_to_pending(task: &mut Task) {
     task.owner = task.reserved_for.take();
     task.claim = None;
     task.not_before = None;
+}
+
+fn release(task: &mut Task, reason: &str) {
+    let before = task.result.take();
+    reset_to_pending(task);
+    // Without a reason the last failure stays, but not the reason of an earlier release.
+    if reason.is_empty() && before.as_ref().is_some_and(TaskResult::is_failure) {
+        task.result = before;
+        return;
+    }
+    let last_failure = match &before {
+        Some(result) if task.failures > 0 => result.failure_text(),
+        _ => String::new(),
+    };
+    let has_text = !reason.is_empty() || !last_failure.is_empty();
+    task.result = has_text.then(|| TaskResult::new(reason, last_failure));
 }
 
 fn fail(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
@@ -409,6 +429,10 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     replace(&mut task.priority, edit.priority.as_ref());
     replace(&mut task.requires, edit.requires.as_ref());
     replace(&mut task.max_attempts, edit.max_attempts.as_ref());
+    if let Some(tokens_max) = edit.tokens_max {
+        task.tokens_max = Some(tokens_max).filter(|tokens_max| *tokens_max > 0);
+        task.cap_reached = task.cap_in_force().filter(|_| task.tokens_max.is_some());
+    }
     replace_text(&mut task.active_form, edit.active_form.as_ref());
     replace_text(&mut task.verify, edit.verify.as_ref());
     let reservation = if task.status == Pending { &mut task.owner } else { &mut task.reserved_for };
@@ -448,6 +472,7 @@ pub fn claim(task: &Task, owner: &str, claim: Claim) -> Task {
     next.reserved_for = next.owner.replace(owner.to_owned());
     next.attempt = next.attempt.saturating_add(1);
     next.not_before = None;
+    next.cap_reached = None;
     next.updated_at = Some(claim.at);
     next.claim = Some(claim);
     next

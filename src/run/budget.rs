@@ -1,7 +1,8 @@
 //! The budget: every request to a model is reserved here before it is sent.
 //!
-//! A request reserves the most that it can use. If others' reservations leave too little, it waits. If confirmed usage leaves too
-//! little, it is refused and the budget is spent. The ledger records everything for the next process.
+//! A request reserves the most that it can use, in each budget that holds for it: that of the team, that of its member and the cap of
+//! its task. If others' reservations leave too little, it waits. If confirmed usage leaves too little, it is refused and that budget is
+//! spent. The ledger records everything for the next process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,10 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::domain::budget::{
-    Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TEXT_BYTES_PER_TOKEN_MAX, TokensAndUsd,
-    UsageFault, UsageKey,
+    Budget, BudgetScope, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TEXT_BYTES_PER_TOKEN_MAX, TaskCap,
+    TokensAndUsd, UsageFault, UsageKey,
 };
+pub use crate::domain::budget_spent::BudgetSpent;
 use crate::domain::state_note::StateNote;
+use crate::domain::task::TaskId;
 use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
@@ -27,49 +30,10 @@ const LINES_PER_APPEND_MAX: usize = 256;
 /// The time limit for writing the last lines when the team ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The budget does not allow a request.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{}", state_note(limit, spent, most, *is_unused).to_file_text())]
-pub struct BudgetSpent {
-    /// The limit, with its unit.
-    pub limit: String,
-    /// The usage so far.
-    pub spent: String,
-    /// The most that the refused request could use.
-    pub most: String,
-    /// True if the first request is already too large for the budget.
-    pub is_unused: bool,
-}
-
-impl BudgetSpent {
-    /// The note of the desired state that this budget ends the team with.
-    pub fn state_note(&self) -> StateNote {
-        state_note(&self.limit, &self.spent, &self.most, self.is_unused)
-    }
-
-    fn new(bound: BudgetLimit, spent: TokensAndUsd, most: TokensAndUsd) -> Self {
-        let is_unused = spent == TokensAndUsd::default();
-        let (spent, most) = match bound {
-            BudgetLimit::Tokens(_) => (spent.tokens.to_string(), most.tokens.to_string()),
-            BudgetLimit::Usd(_) => (format!("${:.4}", spent.usd), format!("${:.4}", most.usd)),
-        };
-        Self { limit: bound.to_string(), spent, most, is_unused }
-    }
-}
-
-fn state_note(limit: &str, spent: &str, most: &str, is_unused: bool) -> StateNote {
-    let limit = limit.to_owned();
-    if is_unused {
-        return StateNote::BudgetTooSmall { limit, details: format!(": one request could use {most}") };
-    }
-    let details = format!(": {spent} were used, and the next request could use {most} more");
-    StateNote::BudgetSpent { limit, details }
-}
-
 /// The reason why a request may not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum BudgetError {
-    /// The budget is spent.
+    /// A budget is spent.
     #[error(transparent)]
     Spent(#[from] BudgetSpent),
     /// The request cannot be recorded, and unrecorded requests are not sent.
@@ -81,6 +45,8 @@ pub enum BudgetError {
 pub struct BudgetGuard {
     team: String,
     budget: Budget,
+    /// The budgets of members that have one.
+    member_budgets: HashMap<String, Budget>,
     prices: Prices,
     clock: Arc<dyn Clock>,
     state: Mutex<BudgetState>,
@@ -94,8 +60,11 @@ pub struct BudgetGuard {
 struct BudgetState {
     total: TokensAndUsd,
     by_teammate: HashMap<String, TokensAndUsd>,
-    reserved: HashMap<u64, TokensAndUsd>,
+    /// The tokens of each task, over all teams of the workspace.
+    by_task: HashMap<TaskId, u64>,
+    reserved: HashMap<u64, OpenRequest>,
     last_request: u64,
+    /// The first refusal because of the team's budget.
     spent: Option<BudgetSpent>,
     /// True if the lead knows that little is left.
     is_low_reported: bool,
@@ -103,6 +72,23 @@ struct BudgetState {
     quotas: BTreeMap<String, UnixMs>,
     /// The last used up quota that the lead does not know.
     unreported_quota: Option<StateNote>,
+}
+
+/// A request that has not ended, with the most that it can use.
+struct OpenRequest {
+    teammate: String,
+    task: Option<TaskId>,
+    most: TokensAndUsd,
+}
+
+impl OpenRequest {
+    fn is_in(&self, scope: &BudgetScope) -> bool {
+        match scope {
+            BudgetScope::Team => true,
+            BudgetScope::Member(name) => self.teammate == *name,
+            BudgetScope::Task(task) => self.task == Some(*task),
+        }
+    }
 }
 
 /// A job of the ledger's writer.
@@ -135,21 +121,25 @@ impl BudgetGuard {
         let mut state = BudgetState {
             last_request: totals.last_request(),
             quotas: totals.quotas().clone(),
+            by_task: totals.tokens_by_task().into_iter().collect(),
             ..BudgetState::default()
         };
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
             state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
         }
+        let members = std::iter::once(&spec.lead).chain(&spec.members).filter(|member| member.budget.is_set());
+        let member_budgets = members.map(|member| (member.name.to_string(), member.budget)).collect();
         let (lines, waiting) = mpsc::unbounded_channel();
         tokio::spawn(write_ledger(ledger, waiting));
         let budget = spec.budget;
         let state = Mutex::new(state);
         let settled = Notify::new();
-        Ok(Arc::new(Self { team, budget, prices, clock, state, settled, lines }))
+        Ok(Arc::new(Self { team, budget, member_budgets, prices, clock, state, settled, lines }))
     }
 
-    /// Reserves budget for a request that can use at most `most`. Waits while others' reservations may leave enough. With a
-    /// budget, the request is in `ledger` when this returns.
+    /// Reserves budget for a request that can use at most `most`, in the budgets of the team and the member and in the cap of the task
+    /// that the member holds. Waits while others' reservations may leave enough. If a budget holds for the request, it is in `ledger` when
+    /// this returns.
     ///
     /// # Errors
     /// [`BudgetError`]: the request must not be sent.
@@ -157,26 +147,28 @@ impl BudgetGuard {
         self: &Arc<Self>,
         ledger: &dyn Ledger,
         teammate: &str,
+        task: Option<TaskCap>,
         model: &str,
         most: Usage,
     ) -> Result<Reservation, BudgetError> {
         let most = self.prices.get(model).map_or(most, |price| price.worst_case(most));
         let price = amount(&self.prices, model, most);
+        let budgets = self.budgets_of(teammate, task);
+        let account = self.account(teammate, task.map(|cap| cap.task), model);
         let request = loop {
             let settled = self.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            match self.decide(price) {
+            match self.decide(&account, &budgets, price) {
                 ReserveDecision::Reserved(request) => break request,
                 ReserveDecision::Wait => settled.await,
                 ReserveDecision::Refused(spent) => return Err(spent.into()),
             }
         };
-        let account = self.account(teammate, model);
         let sent = LedgerEntry::Sent { request, account: account.clone(), usage: most };
         let reservation =
             Reservation { guard: Arc::clone(self), account, request, worst_case: most, observed: Mutex::default() };
-        if !self.budget.is_set() {
+        if budgets.is_empty() {
             self.write(sent);
         } else if let Err(error) = ledger.append(vec![LedgerRecord::new(self.clock.now(), sent)]).await {
             reservation.mark_declined();
@@ -185,8 +177,17 @@ impl BudgetGuard {
         Ok(reservation)
     }
 
-    fn account(&self, teammate: &str, model: &str) -> UsageKey {
-        UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() }
+    /// Returns the budgets that hold for a request. The narrowest comes first: a task or a member at its limit does not end the team.
+    fn budgets_of(&self, teammate: &str, task: Option<TaskCap>) -> Vec<(BudgetScope, Budget)> {
+        let of_task = task.map(|cap| (BudgetScope::Task(cap.task), Budget { tokens: cap.tokens_max, usd: None }));
+        let of_member = self.member_budgets.get(teammate);
+        let of_member = of_member.map(|budget| (BudgetScope::Member(teammate.to_owned()), *budget));
+        let all = of_task.into_iter().chain(of_member).chain([(BudgetScope::Team, self.budget)]);
+        all.filter(|(_, budget)| budget.is_set()).collect()
+    }
+
+    fn account(&self, teammate: &str, task: Option<TaskId>, model: &str) -> UsageKey {
+        UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned(), task }
     }
 
     fn write(&self, entry: LedgerEntry) {
@@ -194,19 +195,27 @@ impl BudgetGuard {
         let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
     }
 
-    fn decide(&self, price: TokensAndUsd) -> ReserveDecision {
+    fn decide(&self, account: &UsageKey, budgets: &[(BudgetScope, Budget)], price: TokensAndUsd) -> ReserveDecision {
         let mut state = self.state.lock();
-        if let Some(bound) = self.budget.exceeded_by(state.total + price) {
-            let spent = BudgetSpent::new(bound, state.total, price);
-            state.spent.get_or_insert_with(|| spent.clone());
-            return ReserveDecision::Refused(spent);
+        for (scope, budget) in budgets {
+            let used = state.used(scope);
+            if let Some(bound) = budget.exceeded_by(used + price) {
+                let spent = BudgetSpent::new(scope.clone(), bound, used, price);
+                if *scope == BudgetScope::Team {
+                    state.spent.get_or_insert_with(|| spent.clone());
+                }
+                return ReserveDecision::Refused(spent);
+            }
         }
-        let reserved = state.reserved.values().fold(TokensAndUsd::default(), |sum, reserved| sum + *reserved);
-        if self.budget.exceeded_by(state.total + reserved + price).is_some() {
+        let must_wait = |(scope, budget): &(BudgetScope, Budget)| {
+            budget.exceeded_by(state.used(scope) + state.reserved(scope) + price).is_some()
+        };
+        if budgets.iter().any(must_wait) {
             return ReserveDecision::Wait;
         }
         let request = state.next_request();
-        state.reserved.insert(request, price);
+        let open = OpenRequest { teammate: account.teammate.clone(), task: account.task, most: price };
+        state.reserved.insert(request, open);
         ReserveDecision::Reserved(request)
     }
 
@@ -215,6 +224,10 @@ impl BudgetGuard {
             let mut state = self.state.lock();
             state.reserved.remove(&request);
             state.add(&account.teammate, amount(&self.prices, &account.model, usage));
+            if let Some(task) = account.task {
+                let tokens = state.by_task.entry(task).or_default();
+                *tokens = tokens.saturating_add(usage.total());
+            }
         }
         self.settled.notify_waiters();
         self.write(LedgerEntry::Ended { request, account, usage, confirmed });
@@ -244,9 +257,9 @@ impl BudgetGuard {
     }
 
     /// Counts usage for which no budget was reserved.
-    pub fn record(&self, teammate: &str, model: &str, usage: Usage) {
+    pub fn record(&self, teammate: &str, task: Option<TaskId>, model: &str, usage: Usage) {
         let request = self.state.lock().next_request();
-        self.settle(self.account(teammate, model), request, usage, true);
+        self.settle(self.account(teammate, task, model), request, usage, true);
     }
 
     /// Returns the usage of this teammate, earlier runs included.
@@ -259,7 +272,7 @@ impl BudgetGuard {
         !self.state.lock().reserved.is_empty()
     }
 
-    /// Returns the first refusal because of the budget, if there was one.
+    /// Returns the first refusal because of the team's budget, if there was one.
     pub fn spent(&self) -> Option<BudgetSpent> {
         self.state.lock().spent.clone()
     }
@@ -274,7 +287,8 @@ impl BudgetGuard {
         let scaled = TokensAndUsd { tokens: tokens.saturating_add(tokens / 4), usd: usd * 1.25 };
         let bound = self.budget.exceeded_by(scaled)?;
         state.is_low_reported = true;
-        let BudgetSpent { limit, spent, .. } = BudgetSpent::new(bound, state.total, TokensAndUsd::default());
+        let BudgetSpent { limit, spent, .. } =
+            BudgetSpent::new(BudgetScope::Team, bound, state.total, TokensAndUsd::default());
         Some((limit, spent))
     }
 
@@ -291,6 +305,22 @@ impl BudgetState {
     fn add(&mut self, teammate: &str, amount: TokensAndUsd) {
         self.total += amount;
         *self.by_teammate.entry(teammate.to_owned()).or_default() += amount;
+    }
+
+    fn used(&self, scope: &BudgetScope) -> TokensAndUsd {
+        match scope {
+            BudgetScope::Team => self.total,
+            BudgetScope::Member(name) => self.by_teammate.get(name).copied().unwrap_or_default(),
+            BudgetScope::Task(task) => {
+                TokensAndUsd { tokens: self.by_task.get(task).copied().unwrap_or_default(), usd: 0.0 }
+            }
+        }
+    }
+
+    /// Returns the most that the open requests in this scope can use.
+    fn reserved(&self, scope: &BudgetScope) -> TokensAndUsd {
+        let open = self.reserved.values().filter(|request| request.is_in(scope));
+        open.fold(TokensAndUsd::default(), |sum, request| sum + request.most)
     }
 
     /// Returns the number of a new request. A damaged ledger line may hold the last number; the numbers then start again.
@@ -454,7 +484,7 @@ mod tests {
     async fn reservation_waits_for_others_or_is_refused() {
         let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(100, &ledger).await;
-        let reserve = |most| budget_guard.reserve(ledger.as_ref(), "alice", "m", most);
+        let reserve = |most| budget_guard.reserve(ledger.as_ref(), "alice", None, "m", most);
         let first = reserve(usage(10, 50)).await.unwrap();
         let second = reserve(usage(10, 50));
         tokio::pin!(second);
@@ -480,11 +510,89 @@ mod tests {
     async fn budget_below_one_request_is_too_small() {
         let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(100, &ledger).await;
-        let refused = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(10, 91)).await;
+        let refused = budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(10, 91)).await;
         let Err(BudgetError::Spent(spent)) = refused else { panic!("101 of 100") };
         assert_eq!(spent.to_string(), "the budget of 100 tokens is too small: one request could use 101");
         let note = StateNote::from_file_text(&spent.state_note().to_file_text());
         assert!(matches!(note, StateNote::BudgetTooSmall { .. }), "{note:?}");
+    }
+
+    /// Alice has 100 tokens and task 7 has 60, of the 1,000 of the team.
+    async fn guard_with_caps(ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
+        let mut spec = TeamSpec::new("t", ModelSpec::default()).unwrap();
+        spec.budget.tokens = Some(1_000);
+        for name in ["alice", "bob"] {
+            spec = spec.with_member(name, "coder", ModelSpec::default()).unwrap();
+        }
+        spec.members[0].budget.tokens = Some(100);
+        BudgetGuard::open(&spec, Arc::clone(ledger), Arc::new(SystemClock)).await.unwrap()
+    }
+
+    const CAP: Option<TaskCap> = Some(TaskCap { task: TaskId(7), tokens_max: Some(60) });
+
+    fn refused(outcome: Result<Reservation, BudgetError>) -> BudgetSpent {
+        match outcome {
+            Err(BudgetError::Spent(spent)) => spent,
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("it is not refused"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn narrowest_cap_refuses_and_others_go_on() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let guard = guard_with_caps(&ledger).await;
+        let reserve = |who, task, most| guard.reserve(ledger.as_ref(), who, task, "m", usage(most, 0));
+        let spend = async |who, task, tokens| {
+            reserve(who, task, tokens).await.unwrap().record_answer(Some(usage(tokens, 0)), 0);
+        };
+        // Attempts of both members count for the task.
+        spend("alice", CAP, 30).await;
+        spend("bob", CAP, 20).await;
+        let spent = refused(reserve("bob", CAP, 11).await);
+        assert_eq!(
+            spent.to_string(),
+            "the task reached its cap of 60 tokens: its attempts used 50, and the next request could use 11 more"
+        );
+        assert_eq!((&spent.scope, spent.cap.unwrap().tokens_needed), (&BudgetScope::Task(TaskId(7)), 61));
+        spend("alice", None, 70).await;
+        let spent = refused(reserve("alice", None, 1).await);
+        assert_eq!(
+            spent.to_string(),
+            "the budget of 100 tokens of alice is spent: 100 were used, and the next request could use 1 more"
+        );
+        assert_eq!(spent.scope, BudgetScope::Member("alice".to_owned()));
+        spend("bob", None, 880).await;
+        assert!(guard.spent().is_none(), "the team goes on");
+        let spent = refused(reserve("bob", None, 1).await);
+        assert_eq!((&spent.scope, guard.spent()), (&BudgetScope::Team, Some(spent.clone())));
+        // Another process knows the same.
+        guard.flush().await;
+        let guard = guard_with_caps(&ledger).await;
+        let reserve = |who, task| guard.reserve(ledger.as_ref(), who, task, "m", usage(11, 0));
+        assert_eq!(refused(reserve("bob", CAP).await).scope, BudgetScope::Task(TaskId(7)));
+        assert_eq!(refused(reserve("alice", None).await).scope, BudgetScope::Member("alice".to_owned()));
+    }
+
+    /// Open requests count: two that fit alone do not start together.
+    #[tokio::test(start_paused = true)]
+    async fn open_request_counts_in_each_cap() {
+        for (who, task, most) in [("alice", None, 60), ("bob", CAP, 40)] {
+            let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+            let guard = guard_with_caps(&ledger).await;
+            let reserve = || guard.reserve(ledger.as_ref(), who, task, "m", usage(most, 0));
+            let first = reserve().await.unwrap();
+            let mut second = std::pin::pin!(reserve());
+            tokio::select! {
+                biased;
+                _ = &mut second => panic!("{who}: it started beside the first"),
+                () = tokio::time::sleep(Duration::from_secs(9)) => {}
+            }
+            drop(guard.reserve(ledger.as_ref(), "bob", None, "m", usage(60, 0)).await.unwrap());
+            first.record_answer(Some(usage(1, 0)), 0);
+            drop(first);
+            drop(second.await.unwrap());
+        }
     }
 
     #[tokio::test]
@@ -492,7 +600,7 @@ mod tests {
         let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(100, &ledger).await;
         for (used, low) in [(80, None), (1, Some(("100 tokens".to_owned(), "81".to_owned()))), (1, None)] {
-            let reservation = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(used, 0)).await.unwrap();
+            let reservation = budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(used, 0)).await.unwrap();
             reservation.record_answer(Some(usage(used, 0)), 0);
             drop(reservation);
             assert_eq!(budget_guard.take_low(), low);
@@ -503,7 +611,7 @@ mod tests {
     async fn unconfirmed_request_counts_as_maximum_usage() {
         let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let budget_guard = budget_guard(1000, &ledger).await;
-        let reserve = |who| budget_guard.reserve(ledger.as_ref(), who, "m", usage(10, 50));
+        let reserve = |who| budget_guard.reserve(ledger.as_ref(), who, None, "m", usage(10, 50));
         reserve("declined").await.unwrap().mark_declined();
         reserve("begun").await.unwrap().record_usage(usage(10, 1));
         reserve("misjudged").await.unwrap().record_usage(usage(70, 1));
@@ -519,11 +627,11 @@ mod tests {
         let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
         let budget_guard = open(budget, prices, &ledger).await;
         let written = Usage { cache_write_tokens: 100_000, ..Usage::default() };
-        let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(100_000, 0)).await.unwrap();
+        let paid = budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(100_000, 0)).await.unwrap();
         paid.record_answer(Some(written), 0);
         drop(paid);
         assert!((budget_guard.used_by("alice").usd - 0.375).abs() < 1e-9);
-        assert!(budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(1, 0)).await.is_err());
+        assert!(budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(1, 0)).await.is_err());
     }
 
     #[tokio::test]
@@ -532,7 +640,7 @@ mod tests {
         let budget_guard = budget_guard(1_000_000, &ledger).await;
         for is_declined in [true, false] {
             let before = budget_guard.used_by("alice").tokens;
-            let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
+            let paid = budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(10, 50)).await.unwrap();
             paid.record_usage(usage(1, 0));
             paid.record_bytes(100_000);
             if is_declined {

@@ -23,7 +23,7 @@ use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
-use crate::domain::transition::{Actor, ActorKind};
+use crate::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use crate::ports::{Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook};
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
@@ -150,6 +150,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     report_start(&spec, &recorder, &reclaimed, deps.sandbox.confinement());
     notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
     import_plan(&stores, &recorder, &start).await?;
+    lift_raised_caps(&spec, &stores, &recorder).await?;
     report_impossible_tasks(&spec, &stores, &recorder).await?;
     set_mode(&stores, &recorder, &start).await?;
     let runbook_lead = if spec.lead.has_model() {
@@ -317,6 +318,26 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
     }
     for difference in import.differences {
         events.warn("plan", format!("{}; {}", difference.text, difference.hint));
+    }
+    Ok(())
+}
+
+/// Makes tasks claimable again that reached the cap of the team, if that is higher now.
+async fn lift_raised_caps(spec: &TeamSpec, stores: &Stores, events: &EventSink) -> Result<(), StoreError> {
+    let view = stores.board.view().await?;
+    let is_raised = |task: &&Arc<Task>| {
+        let reached = task.cap_in_force().filter(|_| task.status == TaskStatus::Pending && task.tokens_max.is_none());
+        reached.is_some_and(|cap| spec.limits.tokens_max_of(task).is_none_or(|tokens_max| tokens_max > cap.tokens_max))
+    };
+    let by = Actor::new(LEAD, ActorKind::Lead);
+    for task in view.tasks.values().filter(is_raised) {
+        let edit = TaskEdit { tokens_max: Some(0), ..TaskEdit::default() };
+        match stores.board.change(task.id, Change::Edit(edit), &by).await {
+            Ok(task) => events.record_task(&task),
+            // It was removed or changed meanwhile.
+            Err(StoreError::NoTask(_) | StoreError::Refused(_) | StoreError::InvalidTask { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

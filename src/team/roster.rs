@@ -3,6 +3,7 @@
 use super::running_member::roster_row;
 use super::supervisor::{ModelConnector, check_model};
 use crate::agents::AgentServices;
+use crate::domain::budget::Budget;
 use crate::domain::name::Name;
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
@@ -48,7 +49,7 @@ pub async fn restore_members(
     Ok((spec, warnings))
 }
 
-/// Returns the settings of a teammate that the lead spawns: with the model and the permissions of the lead.
+/// Returns the settings of a teammate that the lead spawns: with the model and the permissions of the lead, and no budget of its own.
 pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &MemberSpec) -> MemberSpec {
     MemberSpec {
         name,
@@ -57,6 +58,7 @@ pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &Member
         capabilities: Vec::new(),
         plan_first: false,
         memory: None,
+        budget: Budget::default(),
         is_spawned: true,
         ..lead.clone()
     }

@@ -227,6 +227,14 @@ impl RunningMember {
         self.has_ended_idle() || self.exit.is_none() && self.status.borrow().error.is_none()
     }
 
+    /// Returns the reason why its own budget does not allow its next request.
+    pub fn spent_budget(&self) -> Option<String> {
+        match &self.status.borrow().error {
+            Some(MemberError::BudgetSpent(reason)) if self.exit.is_none() => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns true if it ended because it was idle, and may be started again.
     pub fn has_ended_idle(&self) -> bool {
         self.exit == Some(ExitReason::Idle) && !self.commands.is_stop_sent
@@ -253,9 +261,10 @@ impl RunningMember {
                 self.status.borrow().error.as_ref().map(|error| match error {
                     MemberError::ModelOutOfReach(reason) => format!("{model} {reason}"),
                     MemberError::WrongModelSetting(reason) => format!("{model}: {reason}"),
-                    MemberError::Agent(reason) | MemberError::Model(reason) | MemberError::Workspace(reason) => {
-                        reason.clone()
-                    }
+                    MemberError::Agent(reason)
+                    | MemberError::BudgetSpent(reason)
+                    | MemberError::Model(reason)
+                    | MemberError::Workspace(reason) => reason.clone(),
                 })
             }
         }

@@ -433,6 +433,14 @@ impl Supervisor {
         self.teammates().filter(|member| member.is_usable()).map(RunningMember::as_candidate)
     }
 
+    /// Returns the reason of the first teammate whose budget is spent, if no other teammate is left to work.
+    pub fn spent_budgets(&self) -> Option<String> {
+        let is_left = |member: &RunningMember| member.is_usable() || member.unusable_reason().is_some();
+        let mut left = self.teammates().filter(|member| is_left(member)).map(RunningMember::spent_budget);
+        let first = left.next()??;
+        left.all(|spent| spent.is_some()).then_some(first)
+    }
+
     /// Returns all members but the lead.
     pub fn teammates(&self) -> impl Iterator<Item = &RunningMember> + Clone {
         self.by_name.values().filter(|member| member.spec.name.as_str() != LEAD)

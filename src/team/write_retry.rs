@@ -225,7 +225,7 @@ impl Interceptor for WriteRetry {
     {
         match call {
             // A stop does not wait to release unfinished work: the lead or the next launch reclaims it.
-            Call::ChangeTask(_, Change::Release { is_failure: false, .. }, _) => {
+            Call::ChangeTask(_, Change::Release { is_failure: false, .. } | Change::ReleaseAtCap { .. }, _) => {
                 self.retry(StopLevel::FinishTurn, perform).await
             }
             Call::CreateTasks

@@ -125,6 +125,7 @@ impl TaskUpdate {
             verify: self.verify,
             owner: self.owner,
             max_attempts: None,
+            tokens_max: None,
             add_blocked_by,
             remove_blocked_by: self.remove_blocked_by,
             add_blocks: self.add_blocks,

@@ -1,5 +1,6 @@
 //! The view of a team's usage: tokens and cost for each member and model, and the rest of the budget.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -7,7 +8,9 @@ use serde::Serialize;
 use super::style::{BAD, BOLD, DIM, PLAIN, paint};
 use super::table::{Cell, Table};
 use super::text::{count, one_line, wrap};
-use crate::domain::budget::{Budget, Prices, Spend, TokensAndUsd, UsageKey};
+use crate::domain::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
+use crate::domain::task::TaskId;
+use crate::domain::team_spec::TeamSpec;
 
 /// The usage of a team.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -19,6 +22,10 @@ pub struct CostView {
     /// The cost of all usage with a known price, in US dollars.
     pub usd: f64,
     pub budget: Budget,
+    /// The budgets of members.
+    pub member_budgets: Vec<MemberBudgetView>,
+    /// The tokens of each task, over all teams of the workspace.
+    pub tasks: Vec<TaskTokensView>,
     /// Requests in progress.
     pub open_requests: usize,
     /// Models without a price in the config.
@@ -36,32 +43,79 @@ pub struct AccountView {
     pub usd: Option<f64>,
 }
 
+/// The budget of a member, and its usage.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MemberBudgetView {
+    pub teammate: String,
+    pub tokens: u64,
+    pub usd: f64,
+    pub budget: Budget,
+}
+
+/// The tokens of all attempts of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TaskTokensView {
+    pub task: TaskId,
+    pub tokens: u64,
+}
+
+/// The budgets of a team and of its members.
+#[derive(Debug, Clone, Default)]
+pub struct Budgets {
+    pub team: Budget,
+    /// Those of the members that have one, by name.
+    pub members: Vec<(String, Budget)>,
+}
+
+impl Budgets {
+    /// Returns the budgets of a config.
+    pub fn of(spec: &TeamSpec) -> Self {
+        let members = std::iter::once(&spec.lead).chain(&spec.members).filter(|member| member.budget.is_set());
+        Self { team: spec.budget, members: members.map(|member| (member.name.to_string(), member.budget)).collect() }
+    }
+}
+
 impl CostView {
-    /// Returns the usage of `team`. `spent` are the totals of the ledger, for all teams.
-    pub fn of<'a>(
-        team: &str,
-        spent: impl Iterator<Item = (&'a UsageKey, &'a Spend)>,
-        open_requests: usize,
-        budget: Budget,
-        prices: &Prices,
-    ) -> Self {
+    /// Returns the usage of `team`. The ledger has that of all teams.
+    pub fn of(team: &str, totals: &LedgerTotals, budgets: Budgets, prices: &Prices) -> Self {
         let mut total = TokensAndUsd::default();
         let mut unpriced = Vec::new();
-        let mut accounts = Vec::new();
-        for (account, spend) in spent.filter(|(account, _)| account.team == team) {
+        let mut accounts: BTreeMap<(&str, &str), AccountView> = BTreeMap::new();
+        for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
             let usd = prices.get(&account.model).map(|price| price.of(spend.usage));
             if usd.is_none() && !unpriced.contains(&account.model) {
                 unpriced.push(account.model.clone());
             }
             total += TokensAndUsd { tokens: spend.usage.total(), usd: usd.unwrap_or(0.0) };
-            accounts.push(AccountView {
+            let view = accounts.entry((&account.teammate, &account.model)).or_insert_with(|| AccountView {
                 teammate: account.teammate.clone(),
                 model: account.model.clone(),
-                spend: *spend,
-                usd,
+                spend: Spend::default(),
+                usd: usd.map(|_| 0.0),
             });
+            view.spend.add(*spend);
+            view.usd = view.usd.zip(usd).map(|(sum, usd)| sum + usd);
         }
-        Self { team: team.to_owned(), accounts, tokens: total.tokens, usd: total.usd, budget, open_requests, unpriced }
+        let accounts: Vec<AccountView> = accounts.into_values().collect();
+        let member_budgets = budgets.members.into_iter().map(|(teammate, budget)| {
+            let own = accounts.iter().filter(|account| account.teammate == teammate);
+            let used = own.fold(TokensAndUsd::default(), |sum, account| {
+                sum + TokensAndUsd { tokens: account.spend.usage.total(), usd: account.usd.unwrap_or(0.0) }
+            });
+            MemberBudgetView { teammate, tokens: used.tokens, usd: used.usd, budget }
+        });
+        let tasks = totals.tokens_by_task().into_iter().map(|(task, tokens)| TaskTokensView { task, tokens });
+        Self {
+            team: team.to_owned(),
+            member_budgets: member_budgets.collect(),
+            tasks: tasks.collect(),
+            accounts,
+            tokens: total.tokens,
+            usd: total.usd,
+            budget: budgets.team,
+            open_requests: totals.open_requests(team),
+            unpriced,
+        }
     }
 
     fn unconfirmed(&self) -> u64 {
@@ -71,11 +125,10 @@ impl CostView {
 
 pub fn render(view: &CostView, columns: usize) -> String {
     let mut out = format!("{} has used {}\n", paint(BOLD, &one_line(&view.team)), total(view));
-    let tokens = view.budget.tokens.map(|tokens| (share_of_tokens(view), format!("{} tokens", grouped(tokens))));
-    let usd = view.budget.usd.map(|usd| (share(view.usd, view.budget.usd), format!("${usd:.2}")));
-    for (share, limit) in tokens.into_iter().chain(usd) {
-        let style = if share >= 1.0 { BAD } else { PLAIN };
-        let _ = writeln!(out, "{}", paint(style, &format!("{:.1} % of the budget of {limit}", share * 100.0)));
+    write_shares(&mut out, view.budget, (view.tokens, view.usd), "");
+    for member in &view.member_budgets {
+        let whose = format!(" of {}", one_line(&member.teammate));
+        write_shares(&mut out, member.budget, (member.tokens, member.usd), &whose);
     }
     if !view.accounts.is_empty() {
         out.push('\n');
@@ -106,13 +159,21 @@ fn total(view: &CostView) -> String {
     format!("{} tokens{usd}", grouped(view.tokens))
 }
 
+/// Writes a line for each limit of a budget, with the used share of it.
 #[expect(clippy::cast_precision_loss, reason = "a share for people")]
-fn share_of_tokens(view: &CostView) -> f64 {
-    share(view.tokens as f64, view.budget.tokens.map(|tokens| tokens as f64))
+fn write_shares(out: &mut String, budget: Budget, (tokens, usd): (u64, f64), whose: &str) {
+    let of_tokens =
+        budget.tokens.map(|limit| (share(tokens as f64, limit as f64), format!("{} tokens", grouped(limit))));
+    let of_usd = budget.usd.map(|limit| (share(usd, limit), format!("${limit:.2}")));
+    for (share, limit) in of_tokens.into_iter().chain(of_usd) {
+        let style = if share >= 1.0 { BAD } else { PLAIN };
+        let text = format!("{:.1} % of the budget of {limit}{whose}", share * 100.0);
+        let _ = writeln!(out, "{}", paint(style, &text));
+    }
 }
 
-fn share(used: f64, limit: Option<f64>) -> f64 {
-    limit.map_or(0.0, |limit| if limit > 0.0 { used / limit } else { 1.0 })
+fn share(used: f64, limit: f64) -> f64 {
+    if limit > 0.0 { used / limit } else { 1.0 }
 }
 
 fn table(view: &CostView) -> Table {
@@ -157,7 +218,7 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::budget::Price;
+    use crate::domain::budget::{LedgerEntry, Price, UsageKey};
     use crate::domain::transcript::Usage;
 
     #[test]
@@ -169,26 +230,39 @@ mod tests {
     fn cost_view_lists_members_models_and_budget_left() {
         let usage =
             Usage { input_tokens: 120_000, output_tokens: 9_500, cache_read_tokens: 2_400_000, cache_write_tokens: 0 };
-        let account = |teammate: &str, model: &str| UsageKey {
-            team: "port".into(),
-            teammate: teammate.into(),
-            model: model.into(),
+        let mut totals = LedgerTotals::default();
+        let mut add = |teammate: &str, model: &str, task: Option<u64>, spend: Spend| {
+            let account = UsageKey {
+                team: if teammate == "other" { "other".into() } else { "port".into() },
+                teammate: teammate.into(),
+                model: model.into(),
+                task: task.map(TaskId),
+            };
+            let Spend { requests, unconfirmed, usage } = spend;
+            totals.apply(&LedgerEntry::Sum { account, requests, unconfirmed, usage });
         };
-        let spent = [
-            (account("alice", "big"), Spend { requests: 31, unconfirmed: 0, usage }),
-            (
-                account("lead", "small"),
-                Spend { requests: 4, unconfirmed: 1, usage: Usage { input_tokens: 7, ..Usage::default() } },
-            ),
-            (account("other", "big"), Spend::default()),
-        ];
+        // The tasks of a member are one line.
+        add(
+            "alice",
+            "big",
+            Some(3),
+            Spend { requests: 11, unconfirmed: 0, usage: Usage { input_tokens: 20_000, ..usage } },
+        );
+        let rest = Usage { input_tokens: 100_000, ..Usage::default() };
+        add("alice", "big", None, Spend { requests: 20, unconfirmed: 0, usage: rest });
+        let of_lead = Usage { input_tokens: 7, ..Usage::default() };
+        add("lead", "small", None, Spend { requests: 4, unconfirmed: 1, usage: of_lead });
+        add("other", "big", None, Spend::default());
+        let account = UsageKey { team: "port".into(), teammate: "alice".into(), model: "big".into(), task: None };
+        totals.apply(&LedgerEntry::Sent { request: 9, account, usage });
         let prices =
             Prices::from([("big".into(), Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 0.0 })]);
-        let budget = Budget { tokens: Some(2_000_000), usd: Some(20.0) };
-        let of_port = spent[..2].iter().map(|(account, spend)| (account, spend));
-        let view = CostView::of("port", of_port, 1, budget, &prices);
+        let team = Budget { tokens: Some(2_000_000), usd: Some(20.0) };
+        let members = vec![("alice".to_owned(), Budget { tokens: Some(5_000_000), usd: Some(1.0) })];
+        let view = CostView::of("port", &totals, Budgets { team, members }, &prices);
+        assert_eq!(view.tasks, [TaskTokensView { task: TaskId(3), tokens: 2_429_500 }]);
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, 100)).to_string());
-        let empty = CostView::of("port", std::iter::empty(), 0, Budget::default(), &prices);
+        let empty = CostView::of("port", &LedgerTotals::default(), Budgets::default(), &prices);
         assert_eq!(anstream::adapter::strip_str(&render(&empty, 100)).to_string(), "port has used 0 tokens\n");
     }
 }

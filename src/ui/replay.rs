@@ -11,6 +11,7 @@ use super::tasks;
 use super::team::{self, MemberView, TeamProcess, TeamState, TeamView};
 use super::text::{count, cut, duration, elapsed, one_line, reason, wrap};
 use super::timeline::Timeline;
+use crate::domain::budget::Budget;
 use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::replay::ReplayState;
 use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
@@ -69,6 +70,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
         heartbeat: None,
         tokens: row.tokens,
         cost_usd: row.cost_usd,
+        budget: Budget::default(),
         waiting_for: row.waiting_for.as_deref().map(WaitingFor::from_file_text),
     };
     TeamView {

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 use super::approvals;
+use super::cost::grouped;
 use super::evidence::{caveat_sentence, joined};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
@@ -113,6 +114,7 @@ pub fn no_script_note<'a>(mut tasks: impl Iterator<Item = &'a Task>, context: &T
 /// Returns the obstacles of a pending task with these unfinished blockers, each in a few words.
 pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate], now: UnixMs) -> Vec<String> {
     let mut parts = waits(task, blockers, now);
+    parts.extend(task.cap_in_force().map(|cap| format!("at its cap of {} tokens", grouped(cap.tokens_max))));
     let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
     let required = || (!task.requires.is_empty()).then(|| format!("requires {}", task.requires.join(" or ")));
     parts.extend(no_capable_member(task, candidates).or_else(reserved).or_else(required));
@@ -190,6 +192,7 @@ pub fn card(task: &Task, requests: &[&Request], context: &TaskContext<'_>, colum
         ("requires", &task.requires.join(" or ")),
         ("verify", task.verify.as_deref().unwrap_or_default()),
         ("worktree", task.worktree.as_deref().unwrap_or_default()),
+        ("tokens", &task.tokens_max.map(|max| format!("at most {}", grouped(max))).unwrap_or_default()),
         ("attempt", &attempts(task)),
     ] {
         field(&mut out, label, &one_line(text), columns);

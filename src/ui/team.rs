@@ -10,6 +10,7 @@ use super::live::{self, VisibleStatus};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
+use crate::domain::budget::Budget;
 use crate::domain::event::TaskCounts;
 use crate::domain::phase::ReportedPhase;
 use crate::domain::state::{Mode, SetBy};
@@ -118,7 +119,32 @@ pub struct MemberView {
     /// The tokens it has used.
     pub tokens: u64,
     pub cost_usd: f64,
+    /// The most that it may use.
+    #[serde(skip_serializing_if = "is_unlimited")]
+    pub budget: Budget,
     pub waiting_for: Option<WaitingFor>,
+}
+
+fn is_unlimited(budget: &Budget) -> bool {
+    !budget.is_set()
+}
+
+impl MemberView {
+    fn tokens_text(&self) -> String {
+        match self.budget.tokens {
+            Some(limit) => format!("{} of {}", grouped(self.tokens), grouped(limit)),
+            None if self.tokens == 0 => String::new(),
+            None => grouped(self.tokens),
+        }
+    }
+
+    fn cost_text(&self) -> String {
+        match self.budget.usd {
+            Some(limit) => format!("${:.2} of ${limit:.2}", self.cost_usd),
+            None if self.cost_usd > 0.0 => format!("${:.2}", self.cost_usd),
+            None => String::new(),
+        }
+    }
 }
 
 impl TeamView {
@@ -170,8 +196,8 @@ pub fn members(view: &TeamView, now: UnixMs) -> Table {
             Cell::new(status.word(), status.style()),
             Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
             Cell::new(&task, PLAIN),
-            Cell::new(&if member.tokens == 0 { String::new() } else { grouped(member.tokens) }, PLAIN),
-            Cell::new(&if member.cost_usd > 0.0 { format!("${:.2}", member.cost_usd) } else { String::new() }, PLAIN),
+            Cell::new(&member.tokens_text(), PLAIN),
+            Cell::new(&member.cost_text(), PLAIN),
             Cell::new(&member.waiting_for.as_ref().map(ToString::to_string).unwrap_or_default(), DIM),
         ]);
     }

@@ -314,7 +314,7 @@ impl Timeline {
                 line(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
             }
             EventKind::BudgetLow { limit, spent } => line(TEAM, format!("{spent} of {limit} used"), WARN),
-            EventKind::BudgetSpent { limit, spent } => budget_spent(limit, spent),
+            EventKind::BudgetSpent { limit, spent, teammate } => budget_spent(teammate.as_deref(), limit, spent),
             EventKind::Warning { about, text } => folded(TEAM, format!("warning: {about}: {text}"), WARN),
             EventKind::Note { about, text } => line(TEAM, format!("{about}: {text}"), GOOD),
             // They get their lines as a batch.
@@ -397,9 +397,9 @@ fn request_answered(event: &EventKind) -> Option<Entry<'_>> {
     Some(line(by, format!("to {to}: {verb} {} {request}{task}{feedback}", request_kind.noun()), PLAIN))
 }
 
-fn budget_spent(limit: &str, spent: &str) -> Entry<'static> {
+fn budget_spent<'a>(member: Option<&'a str>, limit: &str, spent: &str) -> Entry<'a> {
     // The next request could exceed the limit, also if little was used.
-    line(TEAM, format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)
+    line(member.unwrap_or(TEAM), format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)
 }
 
 fn invalid_task_file(file: &str, reason: &str) -> Entry<'static> {

@@ -12,9 +12,11 @@ use serde::Serialize;
 pub use completed::worktree_location;
 
 use super::command_form::shell_word;
+use super::cost::grouped;
 use super::task_context::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
+use crate::domain::budget::CapReached;
 use crate::domain::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
 use crate::domain::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
 use crate::domain::name::HUMAN;
@@ -186,6 +188,7 @@ fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool
 
 fn pending_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let mut reasons = open_approvals(task, context);
+    reasons.extend(task.cap_in_force().map(|cap| cap_reason(task, cap)));
     if let Some(until) = task.not_before.filter(|until| *until > context.now) {
         let failures = count(task.failures as usize, "failure");
         let text = format!("It is retried {}, after {failures}.", ago(until, context.now));
@@ -201,6 +204,18 @@ fn pending_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
         reasons.extend(ready_reason(task, context));
     }
     reasons
+}
+
+fn cap_reason(task: &Task, cap: CapReached) -> Reason {
+    let (id, needed) = (task.id.0, cap.tokens_needed);
+    let text = format!(
+        "Its attempts reached its cap of {} tokens: with the next request they could use {}.",
+        grouped(cap.tokens_max),
+        grouped(needed)
+    );
+    let raise = format!("to raise its cap: `brigade tasks update {id} --tokens-max {}`", cap.suggested_tokens_max());
+    let of_team = "\nor raise `task_tokens_max` in brigade.toml, and launch again";
+    reason("at_cap", text).hint(raise + if task.tokens_max.is_none() { of_team } else { "" })
 }
 
 const LAST_ATTEMPT: &str = "last_attempt";
@@ -288,6 +303,7 @@ fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskCo
             let unfit = missing_capability(task, context)
                 .map(|unfit| (format!("which no teammate can do: {}", unfit.text.trim_end_matches('.')), unfit.hint));
             let next = match task.attempt {
+                _ if task.cap_in_force().is_some() => "which reached its cap of tokens".to_owned(),
                 0 => "which has not started".to_owned(),
                 last => format!("which waits for its attempt {}", last + 1),
             };
@@ -622,6 +638,27 @@ mod tests {
         });
         assert!(text.contains(", whose review 76a98d4b waits for you."), "{text}");
         assert!(text.contains("`brigade review approve 76a98d4b`") && !text.contains("working"), "{text}");
+    }
+
+    #[test]
+    fn why_names_command_that_raises_cap() {
+        let mut dear = task(7, TaskStatus::Pending, &[]);
+        dear.attempt = 1;
+        dear.cap_reached = Some(CapReached { tokens_max: 50_000, tokens_needed: 61_000 });
+        let why = explained(vec![dear.clone()], 7, |_| ());
+        assert!(
+            why.contains("Its attempts reached its cap of 50,000 tokens: with the next request they could use 61,000.")
+        );
+        assert!(why.contains("to raise its cap: `brigade tasks update 7 --tokens-max 122000`"), "{why}");
+        assert!(why.contains("or raise `task_tokens_max` in brigade.toml, and launch again"), "{why}");
+        dear.tokens_max = Some(50_000);
+        let why = explained(vec![dear.clone()], 7, |_| ());
+        assert!(why.contains("--tokens-max 122000") && !why.contains("brigade.toml"), "{why}");
+        let why = explained(vec![dear.clone(), task(8, TaskStatus::Pending, &[7])], 8, |_| ());
+        assert!(why.contains("which reached its cap of tokens"), "{why}");
+        dear.tokens_max = Some(60_000);
+        let why = explained(vec![dear], 7, |_| ());
+        assert!(!why.contains("its cap"), "{why}");
     }
 
     #[test]

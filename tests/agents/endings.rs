@@ -1,7 +1,7 @@
 //! The end of an agent: after a lost claim, a killed lead or a spent budget.
 
 use super::scenarios::check_task;
-use super::scripts::{ACCEPT, hook, report, start, start_with};
+use super::scripts::{ACCEPT, hook, report, start, start_member, start_with};
 use crate::testkit::process::{running_processes, wait_until};
 
 /// A command that only this test runs. It leaves the agent's process group and clears its environment.
@@ -81,6 +81,36 @@ fn killed_lead_ends_all_processes_of_agent() {
     run.kill();
     wait_until("the background process ends", || !background.runs());
     workspace.assert_nothing_is_left_running();
+}
+
+/// A cap of an external agent is watched: a request can exceed it, and the next one is not made.
+#[test]
+fn member_and_task_caps_of_agent_are_watched() {
+    let before = hook("PreToolUse", "Bash", "{\"command\":\"true\"}");
+    let after = hook("PostToolUse", "Bash", "{}");
+    let aborted = "{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"terminal_reason\":\"aborted_tools\"}";
+    let large = request().replace("\"input_tokens\":150", "\"input_tokens\":90000");
+    let script = format!(
+        "{ACCEPT}; read -r prompt; {large}; {before}; {after}\n\
+         read -r next; printf '%s\\n' \"$next\" > $CLAUDE_CONFIG_DIR/next; echo '{aborted}'; sleep 600"
+    );
+    let of_member = ("", "budget = { tokens = 82_100 }", 3, false);
+    let of_task = ("[limits]\ntask_tokens_max = 82_100", "", 1, true);
+    for (limits, member, code, is_at_cap) in [of_member, of_task] {
+        let (workspace, mut run) = start_member(&script, limits, member);
+        let ended = run.code();
+        println!("{}", run.output_so_far());
+        assert_eq!(ended, Some(code), "{limits}{member}");
+        let next = workspace.read(".team/agents/claude-code/alice/next");
+        assert!(next.contains("\"subtype\":\"interrupt\""), "{next}");
+        // Its one request used more than the cap.
+        let cost = workspace.json(&["cost"]);
+        assert_eq!((&cost["tokens"], &cost["tasks"][0]["tokens"]), (&90_030.into(), &90_030.into()), "{cost}");
+        let task = workspace.task(1);
+        assert!(task["status"] == "pending" && task.get("failures").is_none_or(|failures| failures == 0), "{task}");
+        assert_eq!(task["capReached"]["tokensMax"] == 82_100, is_at_cap, "{task}");
+        workspace.assert_nothing_is_left_running();
+    }
 }
 
 /// The first request fits into the budget, and the next one does not. The agent is interrupted before it.

@@ -41,15 +41,26 @@ pub fn start(script: &str) -> (TestWorkspace, Process) {
 
 /// As [`start`], with further settings and variables.
 pub fn start_with(script: &str, settings: &str, variables: &[(&str, &str)]) -> (TestWorkspace, Process) {
-    start_plan(PLAN, script, settings, variables)
+    start_plan(PLAN, script, settings, "", variables)
+}
+
+/// As [`start`], with further settings of the team and of its member.
+pub fn start_member(script: &str, settings: &str, member: &str) -> (TestWorkspace, Process) {
+    start_plan(PLAN, script, settings, member, &[])
 }
 
 /// As [`start_with`], with this plan.
-fn start_plan(plan: &str, script: &str, settings: &str, variables: &[(&str, &str)]) -> (TestWorkspace, Process) {
+fn start_plan(
+    plan: &str,
+    script: &str,
+    settings: &str,
+    member: &str,
+    variables: &[(&str, &str)],
+) -> (TestWorkspace, Process) {
     let workspace = workspace("AGENT", "http://127.0.0.1:9", plan, settings);
     workspace.write("agent.sh", &format!("[ \"$1\" = --version ] && echo 2.1.330 && exit\n{script}\n"));
     let command = format!("sh {}", workspace.join("agent.sh").display());
-    workspace.write("brigade.toml", &workspace.read("brigade.toml").replace("AGENT", &command));
+    workspace.write("brigade.toml", &(workspace.read("brigade.toml").replace("AGENT", &command) + member + "\n"));
     let mut brigade = workspace.brigade(&["run", "crew"]);
     brigade.env("BRIGADE_MODEL_OUTAGE_MAX_MS", "2000").envs(variables.iter().copied());
     let run = Process::start(brigade, &workspace.join("said-1.txt"));
@@ -282,7 +293,7 @@ fn secrets_that_agent_shows_are_in_no_file_or_output() {
     const KEY: &str = "sk-ant-passed-0123456789";
     let plan = format!("## Write hello\nverify: cat {0}.txt && echo hello > hello.txt\nWrite.\n", shown.display());
     let variables = [("ANTHROPIC_API_KEY", KEY), ("RUST_LOG", "trace")];
-    let (workspace, mut run) = start_plan(&plan, &script, "", &variables);
+    let (workspace, mut run) = start_plan(&plan, &script, "", "", &variables);
     let code = run.code();
     let printed = run.output_so_far();
     println!("{printed}");
@@ -335,7 +346,7 @@ fn steal_credential(level: &str) {
         report = report(),
     );
     let bob = "[[teams.crew.members]]\nname = \"bob\"\nprovider = \"runbook\"\ncapabilities = [\"thief\"]";
-    let (workspace, mut run) = start_plan(&plan, &script, bob, &[("BRIGADE_CONFINEMENT", level)]);
+    let (workspace, mut run) = start_plan(&plan, &script, bob, "", &[("BRIGADE_CONFINEMENT", level)]);
     let code = run.code();
     println!("{}", run.output_so_far());
     assert_eq!(code, Some(0));

@@ -1,12 +1,13 @@
 //! Budgets of real teams, whose servers count tokens at any rate, and report them or something else.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::team::{both, run, workspace};
+use super::team::{both, run, sender_of, task_at_hand, workspace};
+use crate::testkit::lock;
 use crate::testkit::model_server::{
     Part, ReceivedRequest, Reply, Server, ServerAction, call, chunk, error_reply, events_with_usage, head, streamed,
     text,
@@ -45,7 +46,31 @@ impl Report {
 struct Meter {
     tokens_per_byte: f64,
     report: Report,
-    counted: AtomicU64,
+    counted: Mutex<Counted>,
+}
+
+/// The tokens that a server counted.
+#[derive(Debug, Clone, Default)]
+struct Counted {
+    all: u64,
+    by_member: BTreeMap<String, u64>,
+    by_task: BTreeMap<u64, u64>,
+    /// The task that each member works on. The requests of its sub-agents do not name it.
+    tasks: BTreeMap<String, u64>,
+}
+
+impl Counted {
+    fn add(&mut self, request: &ReceivedRequest, tokens: u64) {
+        let member = sender_of(request);
+        if let Some(task) = task_at_hand(request) {
+            self.tasks.insert(member.clone(), task);
+        }
+        self.all += tokens;
+        if let Some(task) = self.tasks.get(&member) {
+            *self.by_task.entry(*task).or_default() += tokens;
+        }
+        *self.by_member.entry(member).or_default() += tokens;
+    }
 }
 
 impl Meter {
@@ -63,7 +88,7 @@ impl Meter {
         let input = self.count(request.body.to_string().len());
         let output_max = request.body["max_tokens"].as_u64().unwrap();
         let output = self.count(parts.iter().map(bytes).sum()).clamp(1, output_max);
-        self.counted.fetch_add(input + output, Ordering::SeqCst);
+        lock(&self.counted).add(request, input + output);
         let stop = if parts.iter().any(|part| matches!(part, Part::Call(..))) { "tool_use" } else { "end_turn" };
         events_with_usage(parts, stop, &self.report.usage(input, output))
     }
@@ -90,17 +115,76 @@ impl Meter {
     }
 }
 
+/// The caps of a team, in tokens.
+#[derive(Debug, Clone, Default)]
+struct Caps {
+    team: u64,
+    members: BTreeMap<&'static str, u64>,
+    /// The cap of each task without one of its own.
+    task: Option<u64>,
+    tasks: BTreeMap<u64, u64>,
+}
+
+impl Caps {
+    fn any(rng: &mut Rng) -> Self {
+        let members = ["alice", "bob"].into_iter().filter(|_| rng.bool()).collect::<Vec<_>>();
+        let tasks = [2, 4].into_iter().filter(|_| rng.bool()).collect::<Vec<_>>();
+        Self {
+            team: rng.u64(60_000..600_000),
+            members: members.into_iter().map(|name| (name, rng.u64(20_000..150_000))).collect(),
+            task: rng.bool().then(|| rng.u64(20_000..100_000)),
+            tasks: tasks.into_iter().map(|task| (task, rng.u64(20_000..100_000))).collect(),
+        }
+    }
+
+    /// Asserts that no cap was passed, by the server's count and by the ledger's. The ledger counts no less than the server.
+    fn check(&self, counted: &Counted, cost: &Value, facts: &str) {
+        let recorded = cost["tokens"].as_u64().unwrap();
+        assert!((counted.all..=self.team).contains(&recorded), "{facts}, {recorded} recorded");
+        for (name, counted) in &counted.by_member {
+            let accounts = cost["accounts"].as_array().unwrap().iter().filter(|account| account["teammate"] == **name);
+            let kinds = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"];
+            let tokens = |account: &Value| kinds.iter().filter_map(|kind| account[kind].as_u64()).sum::<u64>();
+            let recorded: u64 = accounts.map(tokens).sum();
+            let cap = self.members.get(name.as_str()).copied().unwrap_or(self.team);
+            assert!((*counted..=cap).contains(&recorded), "{facts}: {name}, {recorded} recorded");
+        }
+        for (task, counted) in &counted.by_task {
+            let row = cost["tasks"].as_array().unwrap().iter().find(|row| row["task"] == *task);
+            let recorded = row.map_or(0, |row| row["tokens"].as_u64().unwrap());
+            let cap = self.tasks.get(task).copied().or(self.task).unwrap_or(self.team);
+            assert!((*counted..=cap).contains(&recorded), "{facts}: #{task}, {recorded} recorded");
+        }
+    }
+}
+
 /// A team that works until its budget of this many tokens is spent, or all tasks are done.
 fn team(url: &str, tokens: u64) -> TestWorkspace {
-    let limits = "limits = { output_tokens_max = 300, compact_at_tokens = 20000, model_retries_max = 3 }";
+    team_with(url, &Caps { team: tokens, ..Caps::default() })
+}
+
+/// A team that works until it has reached its caps, or all tasks are done.
+fn team_with(url: &str, caps: &Caps) -> TestWorkspace {
+    let tokens = caps.team;
+    let of_task = caps.task.map(|tokens| format!(", task_tokens_max = {tokens}")).unwrap_or_default();
+    let limits = "output_tokens_max = 300, compact_at_tokens = 20000, model_retries_max = 3";
+    let limits = format!("limits = {{ {limits}{of_task} }}");
     let more = format!("plan = \"plan.md\"\nask = true\nbudget = {{ tokens = {tokens} }}\n{limits}");
     let workspace = workspace(url, &["alice", "bob", "carol"], &more);
     let config = workspace.read("brigade.toml");
     let lead = config.lines().find(|line| line.starts_with("lead = ")).unwrap();
     let member = format!("provider = \"anthropic\"\nmodel = \"m\"\nbase_url = \"{url}\"\nrole = \"coder\"");
-    let config = config.replace(lead, "lead = { provider = \"runbook\" }").replace("role = \"coder\"", &member);
+    let mut config = config.replace(lead, "lead = { provider = \"runbook\" }").replace("role = \"coder\"", &member);
+    for (name, tokens) in &caps.members {
+        let name = format!("name = \"{name}\"\n");
+        config = config.replace(&name, &format!("{name}budget = {{ tokens = {tokens} }}\n"));
+    }
     workspace.write("brigade.toml", &config);
-    workspace.write("plan.md", "## One\n\n## Two\n\n## Three\n\n## Four\n\n## Five\n");
+    let section = |task: u64| {
+        let cap = caps.tasks.get(&task).map(|tokens| format!("task_tokens_max: {tokens}\n")).unwrap_or_default();
+        format!("## Task {task}\n{cap}\n")
+    };
+    workspace.write("plan.md", &(1..=5).map(section).collect::<String>());
     workspace
 }
 
@@ -109,26 +193,32 @@ async fn check_run(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let report = REPORTS[usize::try_from(seed).unwrap() % REPORTS.len()];
     let tokens_per_byte = [1.0, rng.f64(), rng.f64() / 4.0][rng.usize(..3)];
-    let meter = Arc::new(Meter { tokens_per_byte, report, counted: AtomicU64::new(0) });
-    let budget = rng.u64(60_000..400_000);
+    let meter = Arc::new(Meter { tokens_per_byte, report, counted: Mutex::default() });
+    let caps = Caps::any(&mut rng);
     let counter = Arc::clone(&meter);
     let server = Server::start(move |request, number| {
         counter.reply(request, number, &mut Rng::with_seed(seed ^ (number as u64) << 32))
     })
     .await;
-    let workspace = team(&server.url, budget);
-    let output = run(&workspace, &["run", "crew"], &[]).await;
-    let counted = meter.counted.load(Ordering::SeqCst);
-    let facts = format!("seed {seed}: {tokens_per_byte} tokens a byte, reported as {report:?}, {counted} of {budget}");
-    assert!(counted <= budget, "{facts}\n{}", both(&output));
-    assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{facts}\n{}", both(&output));
-    let cost = workspace.json(&["cost"]);
-    assert_eq!(cost["open_requests"], 0, "{facts}");
-    let recorded = cost["tokens"].as_u64().unwrap();
-    assert!((counted..=budget).contains(&recorded), "{facts}, {recorded} recorded");
+    let workspace = team_with(&server.url, &caps);
+    // The second launch knows the usage of the first one.
+    for launch in 1..=2 {
+        let output = run(&workspace, &["run", "crew"], &[]).await;
+        let counted = lock(&meter.counted).clone();
+        let facts = format!(
+            "seed {seed}, launch {launch}: {tokens_per_byte} tokens a byte, reported as {report:?}, {counted:?} of {caps:?}"
+        );
+        assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{facts}\n{}", both(&output));
+        let cost = workspace.json(&["cost"]);
+        assert_eq!(cost["open_requests"], 0, "{facts}");
+        caps.check(&counted, &cost, &facts);
+        let at_cap = |task: &Value| task["capReached"].is_object();
+        let tasks = workspace.tasks();
+        assert!(tasks.iter().filter(|task| at_cap(task)).all(|task| task["status"] == "pending"), "{facts}: {tasks:?}");
+    }
 }
 
-/// The servers count at most one token a byte. `BRIGADE_CHAOS_SEED` and `BRIGADE_CHAOS_COUNT` choose the runs.
+/// The servers count at most one token a byte. No cap is passed: that of the team, of a member, of a task. `BRIGADE_CHAOS_SEED` and `BRIGADE_CHAOS_COUNT` choose the runs.
 #[test]
 fn counted_tokens_never_exceed_budget() {
     run_in_threads(3, seeds("BRIGADE_CHAOS_SEED", "BRIGADE_CHAOS_COUNT", 12), check_run);
@@ -138,7 +228,7 @@ fn counted_tokens_never_exceed_budget() {
 #[tokio::test]
 async fn usage_below_text_counts_as_maximum() {
     for (report, has_warning) in [(Report::Zero, true), (Report::One, true), (Report::Nothing, false)] {
-        let meter = Meter { tokens_per_byte: 0.25, report, counted: AtomicU64::new(0) };
+        let meter = Meter { tokens_per_byte: 0.25, report, counted: Mutex::default() };
         let server =
             Server::start(move |request, _| streamed(&meter.answer(request, &[text("I look at it.")]), 4_096)).await;
         let workspace = team(&server.url, 60_000);

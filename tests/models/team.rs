@@ -44,7 +44,7 @@ pub fn both(output: &Output) -> String {
 }
 
 /// The member that sent the request, from the system prompt.
-fn sender_of(request: &ReceivedRequest) -> String {
+pub fn sender_of(request: &ReceivedRequest) -> String {
     let system = request.body["system"][0]["text"].as_str().unwrap();
     system.split('\'').nth(1).unwrap().to_owned()
 }
@@ -73,7 +73,7 @@ fn results(request: &ReceivedRequest) -> Vec<(String, bool)> {
 }
 
 /// The current task, from the last claim or from the identity block.
-fn task_at_hand(request: &ReceivedRequest) -> Option<u64> {
+pub fn task_at_hand(request: &ReceivedRequest) -> Option<u64> {
     let messages = request.body["messages"].to_string();
     let (_, rest) = messages.rsplit_once("-claimed>Task #").or_else(|| messages.split_once("You hold task #"))?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -86,6 +86,59 @@ fn spent_budget_exits_3_and_larger_one_continues() {
     assert_eq!((&reset["tokens"], &cost(&workspace)["tokens"]), (&0.into(), &0.into()), "{reset}");
 }
 
+/// A plan gives the first task a cap below its first request. The hint of `brigade why` raises it.
+#[test]
+fn task_at_its_cap_waits_for_hinted_command() {
+    let workspace = workspace(SCRIPT, 1_000_000);
+    workspace.write("plan.md", "## Dear\ntask_tokens_max: 5000\n\n## Cheap\n");
+    let run = workspace.run(&["run"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let statuses =
+        || workspace.tasks().iter().map(|task| task["status"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(statuses(), ["pending", "completed"]);
+    assert!(workspace.task(1).get("failures").is_none(), "{}", workspace.task(1));
+    let list = workspace.run(&["tasks"]).out;
+    assert!(list.contains("at its cap of 5,000 tokens"), "{list}");
+    let why = workspace.json(&["why", "1"]);
+    let reason = why["reasons"].as_array().unwrap().iter().find(|reason| reason["kind"] == "at_cap").unwrap();
+    let (_, command) = reason["hint"].as_str().unwrap().split_once("`brigade ").unwrap();
+    let command: Vec<&str> = command.trim_end_matches('`').split(' ').collect();
+    assert_eq!(command[..4], ["tasks", "update", "1", "--tokens-max"], "{reason}");
+    let refused = workspace.run(&["tasks", "claim", "1", "--as", "me"]);
+    assert!(refused.code == Some(1) && refused.err.contains("reached its cap of 5000 tokens"), "{refused:?}");
+    assert_eq!(workspace.run(&command).code, Some(0));
+    let run = workspace.run(&["run"]);
+    assert_eq!((run.code, statuses()), (Some(0), vec!["completed".to_owned(); 2]), "{run:?}");
+    let tasks = cost(&workspace)["tasks"].clone();
+    assert!(tasks.as_array().unwrap().iter().all(|row| row["tokens"].as_u64() >= Some(3_000)), "{tasks}");
+}
+
+#[test]
+fn members_at_their_budgets_end_run_with_code_3() {
+    let workspace = workspace(SCRIPT, 1_000_000);
+    let config = workspace.read("brigade.toml");
+    let member = |tokens: u64| format!("{config}budget = {{ tokens = {tokens} }}\n");
+    workspace.write("brigade.toml", &member(17_000));
+    let run = workspace.run(&["run"]);
+    assert_eq!(run.code, Some(3), "{run:?}");
+    assert!(run.out.contains("the budget of 17000 tokens of m1 is spent") && run.err.contains("brigade cost --reset"));
+    let used = cost(&workspace)["tokens"].as_u64().unwrap();
+    assert!((2_000..=17_000).contains(&used), "{used}");
+    let share = workspace.run(&["cost"]).out;
+    assert!(share.contains(" % of the budget of 17,000 tokens of m1"), "{share}");
+    let team = workspace.run(&["team"]).out;
+    assert!(team.contains(" of 17,000"), "{team}");
+    let id = workspace.tasks().iter().find(|task| task["status"] == "pending").unwrap()["id"].to_string();
+    let why = workspace.run(&["why", &id]);
+    assert!(why.out.contains("the budget of 17000 tokens of m1 is spent") && why.out.contains("raise the budget"));
+    assert_eq!((workspace.run(&["run"]).code, cost(&workspace)["tokens"].as_u64()), (Some(3), Some(used)));
+    workspace.write("brigade.toml", &member(1_000_000));
+    let why = workspace.run(&["why", &id]);
+    assert!(!why.out.contains("The team is paused: the budget"), "{why:?}");
+    let run = workspace.run(&["run"]);
+    assert!(run.code == Some(0) && workspace.all_are("completed"), "{run:?}");
+}
+
 #[test]
 fn request_open_at_kill_stays_charged() {
     for has_budget in [true, false] {

@@ -114,7 +114,9 @@ impl StoreObserver {
             Change::Release { is_failure: true, .. } if attempt.is_some() => {
                 invariants.released_as_failure(id, &by.name)
             }
-            Change::Release { is_failure: false, .. } if attempt.is_some() => invariants.released(id, &by.name),
+            Change::Release { is_failure: false, .. } | Change::ReleaseAtCap { .. } if attempt.is_some() => {
+                invariants.released(id, &by.name)
+            }
             Change::Complete(_) if by.kind == ActorKind::Teammate => {
                 let claim = ClaimRef { task: id, attempt: task.attempt };
                 if !invariants.approvals.may_write(&by.name, Some(claim)) {

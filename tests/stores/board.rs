@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brigade::domain::budget::CapReached;
 use brigade::domain::claim_queue::{ClaimObstacle, TaskScope};
 use brigade::domain::dependencies::{Blocker, BlockerState};
 use brigade::domain::phase::ClaimRef;
@@ -179,6 +180,7 @@ contract!(
     failed_blocker_blocks_until_completed,
     stale_holder_cannot_change_task,
     task_fails_after_max_attempts,
+    task_at_its_cap_is_claimable_after_raise,
     dependency_edit_updates_blocks_and_blocked_by,
     teammate_cannot_block_tasks_of_others,
     deleted_task_unblocks_and_its_id_is_not_reused,
@@ -425,6 +427,31 @@ async fn stale_holder_cannot_change_task(fixture: BoardFixture) {
     }
     assert_eq!(fixture.board.get(first.id).await.unwrap(), second);
     fixture.complete(&second).await;
+}
+
+async fn task_at_its_cap_is_claimable_after_raise(fixture: BoardFixture) {
+    fixture.create(vec![NewTask { tokens_max: Some(100), ..task("dear") }]).await;
+    let held = fixture.claim("a").await.unwrap();
+    let cap = CapReached { tokens_max: 100, tokens_needed: 130 };
+    let at_cap = Change::ReleaseAtCap { reason: "at its cap".to_owned(), cap };
+    let released = fixture.board.change(held.id, at_cap.clone(), &holder(&held)).await.unwrap();
+    assert_eq!((released.status, released.failures, released.owner), (TaskStatus::Pending, 0, None));
+    assert!(fixture.claim("a").await.is_none());
+    let refusal = fixture.board.claim(held.id, &claimant("b", &[])).await.unwrap_err().to_string();
+    assert!(refusal.contains("its attempts reached its cap of 100 tokens"), "{refusal}");
+    let set = async |tokens_max| {
+        let raise = edit(TaskEdit { tokens_max: Some(tokens_max), ..TaskEdit::default() });
+        fixture.board.change(held.id, raise, &lead()).await.unwrap()
+    };
+    set(100).await;
+    assert!(fixture.claim("a").await.is_none(), "the cap is not higher");
+    set(101).await;
+    let again = fixture.claim("a").await.unwrap();
+    assert_eq!((again.attempt, again.cap_reached, again.tokens_max), (2, None, Some(101)));
+    // 0 removes the cap, and the one that was reached.
+    fixture.board.change(held.id, at_cap, &holder(&again)).await.unwrap();
+    assert_eq!(set(0).await.tokens_max, None);
+    assert_eq!(fixture.claim("a").await.unwrap().attempt, 3);
 }
 
 async fn task_fails_after_max_attempts(fixture: BoardFixture) {

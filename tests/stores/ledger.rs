@@ -13,7 +13,7 @@ use crate::support::{real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn account() -> UsageKey {
-    UsageKey { team: "crew".into(), teammate: "alice".into(), model: "m".into() }
+    UsageKey { team: "crew".into(), teammate: "alice".into(), model: "m".into(), task: None }
 }
 
 fn usage(input_tokens: u64) -> Usage {

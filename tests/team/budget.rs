@@ -7,8 +7,9 @@ use std::time::Duration;
 use brigade::domain::budget::{Budget, Price, Prices};
 use brigade::domain::event::EventKind;
 use brigade::domain::state::{Mode, SetBy};
-use brigade::domain::task::TaskStatus;
+use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::transcript::Usage;
+use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::ModelResponse;
 use brigade::team::handle::TeamEnd;
 use serde_json::json;
@@ -164,4 +165,166 @@ async fn usage_report_accumulates_over_launches() {
         assert_eq!(reported, used(&harness).await, "launch {launch}");
         assert!(reported >= launch * USED.total(), "{reported}");
     }
+}
+
+/// The tokens that the ledger counted for a member.
+async fn used_by(harness: &TestTeam, who: &str) -> u64 {
+    let book = harness.stores.ledger.read().await.unwrap();
+    book.spent().iter().filter(|(account, _)| account.teammate == who).map(|(_, spend)| spend.usage.total()).sum()
+}
+
+fn cap_member(harness: &mut TestTeam, who: &str, tokens: Option<u64>) {
+    let member = harness.spec.members.iter_mut().find(|member| member.name.as_str() == who).unwrap();
+    member.budget.tokens = tokens;
+}
+
+fn spent_members(harness: &TestTeam) -> Vec<String> {
+    let events = harness.event_kinds().into_iter();
+    let spent = events.filter_map(|event| match event {
+        EventKind::BudgetSpent { teammate, .. } => Some(teammate.unwrap_or_default()),
+        _ => None,
+    });
+    spent.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_at_its_budget_stops_and_team_goes_on() {
+    let served = Arc::new(AtomicU64::new(0));
+    let mut harness = crew(1_000_000, &served).await;
+    cap_member(&mut harness, "alice", Some(15_000));
+    harness.tasks(&(0..50).map(|_| "more").collect::<Vec<_>>()).await;
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 60), "{}", harness.event_lines());
+    let of_alice = used_by(&harness, "alice").await;
+    assert!((3_000..=15_000).contains(&of_alice), "{of_alice}");
+    assert_eq!(used(&harness).await, served.load(Ordering::Relaxed));
+    assert_eq!(spent_members(&harness), ["alice"]);
+    let waits = harness.event_kinds().into_iter().filter_map(|event| match event {
+        EventKind::TeammatePhase { teammate, waiting_for: Some(reason), .. } if teammate == "alice" => {
+            Some(reason.to_string())
+        }
+        _ => None,
+    });
+    let waits: Vec<String> = waits.collect();
+    let start = "a larger budget: the budget of 15000 tokens of alice is spent: ";
+    assert!(waits.iter().any(|reason| reason.starts_with(start)), "{waits:?}");
+    let mail = harness.transcript("lead").await.join("\n");
+    assert!(mail.contains("I cannot work any more: the budget of 15000 tokens of alice is spent: "), "{mail}");
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_ends_when_all_members_are_at_their_budgets() {
+    let served = Arc::new(AtomicU64::new(0));
+    let mut harness = crew(1_000_000, &served).await;
+    harness.spec.budget.tokens = None;
+    for who in ["alice", "bob", "carol"] {
+        cap_member(&mut harness, who, Some(15_000));
+    }
+    harness.tasks(&(0..50).map(|_| "more").collect::<Vec<_>>()).await;
+    let outcome = harness.run_once().await;
+    assert_eq!(outcome.end, TeamEnd::BudgetSpent, "{}", harness.event_lines());
+    let trouble = outcome.error.unwrap();
+    assert!(trouble.contains("the budget of 15000 tokens of alice is spent: "), "{trouble}");
+    let mut spent = spent_members(&harness);
+    spent.sort();
+    assert_eq!(spent, ["alice", "bob", "carol"]);
+    for who in ["alice", "bob", "carol"] {
+        let used = used_by(&harness, who).await;
+        assert!((1_000..=15_000).contains(&used), "{who}: {used}");
+    }
+    assert!(harness.shared().await.note.starts_with("the budget of 15000 tokens of "), "{:?}", harness.shared().await);
+
+    // The usage survives the launch.
+    let before = used(&harness).await;
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.end, used(&harness).await), (TeamEnd::BudgetSpent, before));
+    // A kept team ends, too.
+    harness.click(Mode::Continuous).await;
+    let team = harness.launch(super::harness::start_continuous()).await;
+    assert_eq!(harness.ended(team).await.end, TeamEnd::BudgetSpent, "{}", harness.event_lines());
+    let shared = harness.shared().await;
+    assert_eq!((shared.desired, shared.note.contains(" is spent: ")), (Mode::Pause, true), "{shared:?}");
+    assert_eq!(used(&harness).await, before);
+
+    cap_member(&mut harness, "bob", None);
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 60), "{}", harness.event_lines());
+    harness.check_invariants().await;
+}
+
+/// The tokens that the ledger counted for a task.
+async fn used_for(harness: &TestTeam, task: u64) -> u64 {
+    let book = harness.stores.ledger.read().await.unwrap();
+    book.tokens_by_task().get(&TaskId(task)).copied().unwrap_or_default()
+}
+
+/// Two teammates whose models never finish task 1, and finish all others.
+async fn crew_with_endless_task() -> TestTeam {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.limits.model.output_tokens_max = 200;
+    for who in ["alice", "bob"] {
+        harness.set_model_fn(who, move |request, count| async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let endless = || call(&[("nap", json!({"note": format!("turn {count}")}))]);
+            using(if task_at_hand(&request) == Some(1) { endless() } else { diligent(&request) }, USED)
+        });
+    }
+    harness.tasks(&["endless", "b", "c"]).await;
+    harness
+}
+
+#[tokio::test(start_paused = true)]
+async fn task_at_its_cap_is_released_until_cap_is_raised() {
+    let mut harness = crew_with_endless_task().await;
+    harness.spec.limits.task_tokens_max = 17_000;
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 2), "{}", harness.event_lines());
+    let task = harness.task(1).await;
+    assert_eq!((task.status, task.failures, task.attempt), (TaskStatus::Pending, 0, 1), "{task:?}");
+    let cap = task.cap_reached.unwrap();
+    assert!(cap.tokens_max == 17_000 && cap.tokens_needed > 17_000, "{cap:?}");
+    assert!(task.result.unwrap().summary.starts_with("the task reached its cap of 17000 tokens: its attempts used "));
+    let used = used_for(&harness, 1).await;
+    assert!((3_000..=17_000).contains(&used), "{used}");
+    assert!(spent_members(&harness).is_empty());
+
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.task_counts.pending, harness.task(1).await.attempt), (1, 1), "it is not claimed again");
+    // A higher cap of the team, then a higher cap of the task.
+    harness.spec.limits.task_tokens_max = 18_000;
+    harness.run_once().await;
+    let task = harness.task(1).await;
+    assert_eq!((task.attempt, task.cap_reached.unwrap().tokens_max), (2, 18_000));
+    let edit = TaskEdit { tokens_max: Some(25_000), ..TaskEdit::default() };
+    let by = Actor::new("human", ActorKind::Person);
+    harness.stores.board.change(TaskId(1), Change::Edit(edit), &by).await.unwrap();
+    harness.run_once().await;
+    let task = harness.task(1).await;
+    assert_eq!((task.attempt, task.cap_reached.unwrap().tokens_max, task.failures), (3, 25_000, 0));
+    let used = used_for(&harness, 1).await;
+    assert!((15_000..=25_000).contains(&used), "{used}");
+    harness.check_invariants().await;
+}
+
+/// A person raises the cap during the work: the next request goes on.
+#[tokio::test(start_paused = true)]
+async fn cap_that_is_raised_during_attempt_holds_at_once() {
+    let harness = crew_with_endless_task().await;
+    let board = Arc::clone(&harness.stores.board);
+    let set_cap = async |tokens_max| {
+        let edit = TaskEdit { tokens_max: Some(tokens_max), ..TaskEdit::default() };
+        let by = Actor::new("human", ActorKind::Person);
+        board.change(TaskId(1), Change::Edit(edit), &by).await.unwrap();
+    };
+    set_cap(17_000).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("the attempt has begun", |harness| harness.requests() > 0).await;
+    set_cap(30_000).await;
+    harness.ended(team).await;
+    let task = harness.task(1).await;
+    assert_eq!((task.attempt, task.cap_reached.unwrap().tokens_max), (1, 30_000));
+    let used = used_for(&harness, 1).await;
+    assert!((17_001..=30_000).contains(&used), "{used}");
+    harness.check_invariants().await;
 }

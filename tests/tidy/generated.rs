@@ -3,8 +3,8 @@
 use brigade::cli::commands::{about, positionals, root, value_name, visible_subcommands};
 use brigade::cli::exit::Exit;
 use brigade::config::settings::{
-    self, BUDGET_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS,
-    Setting, TEAM_SETTINGS, TOP_SETTINGS, ValueKind,
+    self, BUDGET_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_BUDGET_SETTINGS, MEMBER_SETTINGS,
+    NOTIFY_SETTINGS, PRICE_SETTINGS, Setting, TEAM_SETTINGS, TOP_SETTINGS, ValueKind,
 };
 use brigade::domain::team_spec::Limits;
 use clap::{Arg, Command};
@@ -63,6 +63,7 @@ pub fn setting_tables() -> String {
         ("`[teams.NAME.lead]`", LEAD_SETTINGS),
         ("`[[teams.NAME.members]]`", MEMBER_SETTINGS),
         ("`[teams.NAME.budget]`", BUDGET_SETTINGS),
+        ("`budget` of a member or the lead", MEMBER_BUDGET_SETTINGS),
         ("`[teams.NAME.notify]`", NOTIFY_SETTINGS),
         ("`[teams.NAME.limits]`, or `[limits]` for all teams", LIMIT_SETTINGS),
         ("`[prices.\"MODEL\"]`", PRICE_SETTINGS),

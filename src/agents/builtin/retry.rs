@@ -35,8 +35,8 @@ pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 pub enum RequestFailure {
     /// The turn was aborted.
     Aborted,
-    /// The team's budget does not allow the request.
-    BudgetSpent(BudgetSpent),
+    /// The budget of the team or the member, or the cap of the task, does not allow the request.
+    BudgetSpent(Box<BudgetSpent>),
     /// The model's last error: it is permanent, the retries are used up, or nothing new may start.
     Model(ModelError),
 }
@@ -91,7 +91,7 @@ impl Turn<'_> {
     async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
         let reservation = match self.host.reserve_budget(&request.model, most).await {
             Some(Ok(reservation)) => reservation,
-            Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent)),
+            Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent.into())),
             Some(Err(error @ BudgetError::Unrecorded(_))) => {
                 let error = ModelError::Temporary { message: error.to_string(), retry_after: None };
                 return Err(RequestFailure::Model(error));

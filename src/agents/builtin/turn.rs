@@ -236,7 +236,7 @@ fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
 pub(super) fn outcome_of(failure: RequestFailure, now: UnixMs) -> TurnOutcome {
     match failure {
         RequestFailure::Aborted => TurnOutcome::Aborted,
-        RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(spent),
+        RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(*spent),
         RequestFailure::Model(error) => {
             let kind = match &error {
                 ModelError::Temporary { retry_after: Some(wait), .. } if *wait > RETRY_AFTER_MAX => {

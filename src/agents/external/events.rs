@@ -157,7 +157,7 @@ impl Turn<'_> {
             (Some(fault), reservation) => self.count_as_maximum(fault, reservation),
             (None, Some(reservation)) => reservation.record_answer(Some(usage), 0),
             // The agent began it after the budget was spent.
-            (None, None) => self.record_usage(usage),
+            (None, None) => self.host.record_usage(usage),
         }
         if fault.is_none() {
             self.running.request.context_tokens = usage.total();
@@ -170,7 +170,7 @@ impl Turn<'_> {
     fn count_as_maximum(&mut self, fault: UsageFault, reservation: Option<Reservation>) {
         match reservation {
             Some(reservation) => reservation.mark_misreported(fault),
-            None => self.record_usage(self.request_max()),
+            None => self.host.record_usage(self.request_max()),
         }
         self.warn_of_misreport(fault);
     }
@@ -426,14 +426,9 @@ impl Turn<'_> {
             (None, Some(fault)) => self.warn_of_misreport(fault),
             (Some(_), None) if !shows_request && has_started => {}
             (Some(reservation), None) => reservation.record_answer(Some(rest), 0),
-            (None, None) if rest.total() > 0 => self.record_usage(rest),
+            (None, None) if rest.total() > 0 => self.host.record_usage(rest),
             (None, None) => {}
         }
-    }
-
-    /// Counts usage for which no budget was reserved.
-    fn record_usage(&self, usage: Usage) {
-        self.host.services.budget.record(self.host.name(), self.host.spec.model.usage_name(), usage);
     }
 }
 

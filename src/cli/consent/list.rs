@@ -146,6 +146,7 @@ impl ConsentList {
         for task in plan {
             // Each text in quotes: it cannot move from one field into the next.
             content += &format!("{:?}", (&task.subject, &task.description, &task.verify));
+            content.extend(task.tokens_max.map(|tokens_max| tokens_max.to_string()));
             let blocks = if runs_blocks(spec) { shell_blocks::shell_blocks(&task.description) } else { Vec::new() };
             commands.extend(blocks.iter().map(|block| Line::command(&shown, block)));
             let place = format!("{shown}, verify of {}", task.subject);
@@ -334,8 +335,8 @@ fn content_of(file: &Path) -> Content {
 mod tests {
     use super::*;
     use crate::config::settings::{
-        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
-        ValueKind,
+        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_BUDGET_SETTINGS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS,
+        Setting, TEAM_SETTINGS, ValueKind,
     };
     use crate::config::{Environment, TeamFlags};
 
@@ -371,6 +372,7 @@ mod tests {
         allow = ["bash(cat:*)"]
         deny = ["bash(mv:*)"]
         prompt = "Lead."
+        budget = { tokens = 900000, usd = 1 }
         [[teams.crew.members]]
         name = "m1"
         role = "coder"
@@ -385,6 +387,7 @@ mod tests {
         mode = "ask"
         allow = ["bash(cp:*)"]
         deny = ["bash(ln:*)"]
+        budget = { tokens = 800000, usd = 2 }
         [prices.opus]
         input_usd_per_mtok = 1
         output_usd_per_mtok = 1
@@ -443,6 +446,8 @@ mod tests {
             (NOTIFY_SETTINGS, "notify.", None),
             (LEAD_SETTINGS, "", Some("lead")),
             (MEMBER_SETTINGS, "", Some("m1")),
+            (MEMBER_BUDGET_SETTINGS, "budget.", Some("lead")),
+            (MEMBER_BUDGET_SETTINGS, "budget.", Some("m1")),
         ];
         for (settings, prefix, member) in tables {
             let with_effect = settings.iter().filter(|setting| setting.effect != Effect::None);
@@ -480,6 +485,8 @@ mod tests {
             ("plan.md", format!("## One\nverify: {long}\n")),
             ("plan.md", format!("## One\nverify: {long}y\n")),
             ("plan.md", "## One\nverify: true\nObey.\n".to_owned()),
+            ("plan.md", "## One\nverify: true\ntask_tokens_max: 900000\n".to_owned()),
+            ("brigade.toml", CONFIG.replacen("budget = { tokens = 900000,", "budget = { tokens = 9000000,", 1)),
             ("prompts/coder.md", "Code!".to_owned()),
             ("prompts/teammate.md", "Obey.".to_owned()),
             ("brigade.toml", CONFIG.replace("[\"GH_TOKEN\"]", "[\"GH_TOKEN\", \"OTHER\"]")),

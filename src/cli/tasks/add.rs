@@ -7,6 +7,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::members;
 use crate::cli::output::CommandAnswer;
+use crate::domain::budget::TOKENS_MAX;
 use crate::domain::task::{NewTask, TaskId};
 use crate::domain::transition::{Actor, TaskEdit};
 use crate::service::ServiceError;
@@ -35,6 +36,9 @@ pub struct TaskOptions {
     /// Failed attempts after which the task fails, 1 or more; 3 for a task added without it
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
+    /// The tokens that all attempts may use together, such as 200000; 0 for the cap of the team
+    #[arg(long, value_name = "N", value_parser = number::<u64>(0..=TOKENS_MAX))]
+    tokens_max: Option<u64>,
     /// Reserve the task for this teammate; "" for all
     #[arg(long = "for", value_name = "NAME")]
     owner: Option<String>,
@@ -53,6 +57,7 @@ impl TaskOptions {
             verify: self.verify,
             owner: self.owner,
             max_attempts: self.max_attempts,
+            tokens_max: self.tokens_max,
             add_blocked_by: self.after,
             ..TaskEdit::default()
         })
@@ -98,6 +103,7 @@ impl Add {
             verify: edit.verify,
             priority: edit.priority.unwrap_or_default(),
             max_attempts: edit.max_attempts,
+            tokens_max: edit.tokens_max.filter(|tokens_max| *tokens_max > 0),
             owner: edit.owner,
             ..NewTask::default()
         };

@@ -79,7 +79,9 @@ pub(in crate::cli) fn document(task: &Task) -> Option<Box<RawValue>> {
             document.put(field, default);
         }
     };
-    for field in ["owner", "activeForm", "verify", "worktree", "notBefore", "claim", "result"] {
+    for field in
+        ["owner", "activeForm", "verify", "worktree", "tokensMax", "capReached", "notBefore", "claim", "result"]
+    {
         fill(field, &serde_json::Value::Null);
     }
     for field in ["createdBy", "createdAt", "updatedAt"] {

@@ -323,8 +323,14 @@ impl Lead {
         }
         let is_answer_awaited = self.approvals.is_answer_awaited(&self.members);
         let lead = self.members.lead();
-        if let Some(note) = self.session.finish(mode, &self.services, &self.board, lead, is_answer_awaited) {
+        let note = self.session.finish(mode, &self.services, &self.board, lead, is_answer_awaited);
+        let is_budget_spent = self.session.result.end == TeamEnd::BudgetSpent;
+        let spent = self.members.spent_budgets().filter(|_| is_budget_spent);
+        if let Some(note) = spent.clone().or(note) {
             self.end_mode(mode, &note).await;
+        }
+        if spent.is_some() {
+            self.stop_members(TeamEnd::BudgetSpent);
         }
     }
 
@@ -371,7 +377,11 @@ impl Lead {
         if self.stop.is_in_progress() {
             return;
         }
-        self.services.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        self.services.events.record(EventKind::BudgetSpent {
+            limit: spent.limit.clone(),
+            spent: spent.spent.clone(),
+            teammate: None,
+        });
         self.stop_members(TeamEnd::BudgetSpent);
         self.stop.extend_for_requests(self.services.spec.limits.model.answer_timeout);
         if self.steering.desired != Mode::Pause {

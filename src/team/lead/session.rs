@@ -302,6 +302,8 @@ fn end_of(members: &[&RunningMember]) -> TeamEnd {
         TeamEnd::ModelOutOfReach
     } else if errors.iter().any(|error| matches!(error, MemberError::WrongModelSetting(_))) {
         TeamEnd::WrongModelSetting
+    } else if errors.iter().any(|error| matches!(error, MemberError::BudgetSpent(_))) {
+        TeamEnd::BudgetSpent
     } else {
         TeamEnd::SessionOver
     }

@@ -30,6 +30,8 @@ pub enum MemberError {
     WrongModelSetting(String),
     /// Another permanent error of its model. It lasts until a retry.
     Model(String),
+    /// Its own budget is spent. It lasts until a retry, and a launch reads the budget.
+    BudgetSpent(String),
     /// Its agent failed several attempts in a row by itself, left its prompts without an answer, or its program ended again and again. It
     /// lasts until a retry.
     Agent(String),
@@ -43,6 +45,7 @@ impl MemberError {
         let (Self::ModelOutOfReach(reason)
         | Self::WrongModelSetting(reason)
         | Self::Model(reason)
+        | Self::BudgetSpent(reason)
         | Self::Agent(reason)
         | Self::Workspace(reason)) = self;
         reason
@@ -56,6 +59,7 @@ impl MemberError {
         match self {
             Self::Workspace(reason) => WaitingFor::Other(format!("its workspace: {reason}")),
             Self::Agent(reason) => WaitingFor::Other(format!("its agent: {reason}")),
+            Self::BudgetSpent(reason) => WaitingFor::Other(format!("a larger budget: {reason}")),
             _ => WaitingFor::Model(self.reason().to_owned()),
         }
     }
@@ -136,7 +140,7 @@ impl BackOff {
             ReleaseReason::TurnLimit(turns_max) => Some(format!("reached the limit of {turns_max} turns")),
             ReleaseReason::ModelFailed => Some(format!("its teammate's model failed: {error}")),
             ReleaseReason::HarnessFailed => Some(format!("its teammate's tools or workspace failed: {error}")),
-            ReleaseReason::AttemptFailed => Some(error.clone()),
+            ReleaseReason::AttemptFailed | ReleaseReason::CapReached => Some(error.clone()),
             ReleaseReason::Stopping => None,
         }
     }
@@ -333,6 +337,13 @@ impl BackOff {
         let is_setting = kind == ModelFailureKind::WrongSetting;
         let error = if is_setting { MemberError::WrongModelSetting } else { MemberError::Model };
         self.error = Some(error(reason.to_owned()));
+    }
+
+    /// Records that its own budget is spent. This lasts until a retry.
+    pub fn record_spent_budget(&mut self, reason: &str) {
+        self.repeat_prompt();
+        self.set_last_error(reason);
+        self.error = Some(MemberError::BudgetSpent(reason.to_owned()));
     }
 
     /// Records a failure of tools or workspace. Begins a wait, or a permanent error after too many.

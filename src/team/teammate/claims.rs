@@ -7,6 +7,7 @@ use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
+use crate::domain::budget::CapReached;
 use crate::domain::claim_queue::TaskScope;
 use crate::domain::name::LEAD;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
@@ -21,12 +22,14 @@ pub(super) struct Claims {
     pub claimed_at: UnixMs,
     /// The task of a lost claim, until its agent has the notice.
     pub lost: Option<TaskId>,
+    /// The cap that the task of this claim reached, until the claim is released.
+    pub cap_reached: Option<(ClaimRef, CapReached)>,
 }
 
 impl Claims {
     /// Creates the claims of a teammate that claims in this order.
     pub fn new(reclaim_order: Arc<ReclaimOrder>) -> Self {
-        Self { reclaim_order, claimed_at: UnixMs::default(), lost: None }
+        Self { reclaim_order, claimed_at: UnixMs::default(), lost: None, cap_reached: None }
     }
 
     /// Returns the task that it held before the process ended, until it has tried to claim it.
@@ -177,6 +180,13 @@ pub(super) fn stop_reason(host: &AgentHost, work_gate: WorkGate) -> String {
         "the team stopped".to_owned()
     } else {
         format!("{} stopped", host.name())
+    }
+}
+
+/// Tells the lead that it has used up its budget.
+pub(super) async fn notify_lead_of_budget(host: &AgentHost, reason: &str) {
+    if host.name() != LEAD {
+        host.tell_lead(format!("I cannot work any more: {reason}. Only a person can raise my budget.")).await;
     }
 }
 

@@ -1,10 +1,13 @@
-//! Failures of a teammate's model, agent, tools and workspace.
+//! Failures of a teammate's model, agent, tools and workspace, and the ends of its budgets.
 
 use std::sync::Arc;
 
 use super::{Teammate, claims};
 use crate::agents::{ModelFailureKind, TurnOutcome};
+use crate::domain::budget::BudgetScope;
+use crate::domain::event::EventKind;
 use crate::domain::phase::{Phase, PhaseEvent};
+use crate::run::budget::BudgetSpent;
 
 impl Teammate {
     /// Records a failed request, unless the teammate is stopping. Tells the lead about a permanent failure and about the first
@@ -58,12 +61,37 @@ impl Teammate {
         PhaseEvent::ModelFailed
     }
 
+    /// Records that a budget did not allow a request, and returns the events. A member with a spent budget starts nothing until a retry.
+    /// A task at its cap is released, and the member claims another one.
+    pub(super) async fn budget_spent(&mut self, spent: &BudgetSpent) -> Vec<PhaseEvent> {
+        let reason = spent.to_string();
+        match &spent.scope {
+            // The lead sees the refusal and stops the team; nothing new starts until then.
+            BudgetScope::Team => return vec![PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded],
+            BudgetScope::Member(name) => {
+                let (limit, used) = (spent.limit.clone(), spent.spent.clone());
+                let teammate = Some(name.clone());
+                self.host.services.events.record(EventKind::BudgetSpent { limit, spent: used, teammate });
+                self.back_off.record_spent_budget(&reason);
+                claims::notify_lead_of_budget(&self.host, &reason).await;
+            }
+            BudgetScope::Task(_) => {
+                self.back_off.set_last_error(reason);
+                self.claims.cap_reached = self.control.phase.claim().zip(spent.cap);
+            }
+        }
+        vec![PhaseEvent::CapReached]
+    }
+
     /// Records that its model answered, if it did.
     pub(super) fn record_answer(&mut self, outcomes: &[TurnOutcome]) {
         let has_no_answer = |outcome: &TurnOutcome| {
             matches!(
                 outcome,
-                TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentFailed(_) | TurnOutcome::AgentEnded { .. }
+                TurnOutcome::ModelFailed { .. }
+                    | TurnOutcome::AgentFailed(_)
+                    | TurnOutcome::AgentEnded { .. }
+                    | TurnOutcome::BudgetSpent(_)
             )
         };
         if outcomes.iter().any(has_no_answer) {

@@ -168,8 +168,7 @@ impl Teammate {
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.control.requests.shutdown = Some(request_id),
                 TurnOutcome::GoalDone(summary) => self.control.status.record_goal(summary),
-                // The lead sees the refusal and stops the team; nothing new starts until then.
-                TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
+                TurnOutcome::BudgetSpent(spent) => events.extend(self.budget_spent(&spent).await),
                 TurnOutcome::AgentEnded { reason, is_fruitless } => {
                     events.push(self.agent_ended(&reason, is_fruitless).await);
                 }
@@ -412,7 +411,10 @@ impl Teammate {
         {
             reason = format!("{reason}; {refusal}");
         }
-        self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?;
+        match self.claims.cap_reached.take().filter(|(of, _)| *of == claim && cause == ReleaseReason::CapReached) {
+            Some((_, cap)) => self.host.release_at_cap(claim, &reason, cap).await?,
+            None => self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?,
+        }
         self.host.record_attempt_end(claim).await;
         self.host.turn_control.set_claim(None);
         Ok(())
