@@ -85,30 +85,18 @@ impl Init {
             let arguments = self.forced_arguments(&team);
             return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
         }
-        let Choice { model, notes } =
-            choice::choose(self.provider, self.model.as_deref(), self.base_url.as_deref()).await?;
-        let prompts = Prompts::default();
+        // A config that stays names its model and its plan already.
+        let keeps_config = config.exists() && !self.force;
+        let Choice { model, notes } = if keeps_config {
+            Choice::default()
+        } else {
+            choice::choose(self.provider, self.model.as_deref(), self.base_url.as_deref()).await?
+        };
         let plan = self.plan();
-        // A config that stays names its plan already.
         let keeps_plan = config.exists() || self.force || plan.is_empty();
         let plan_file = if keeps_plan { PLAN_FILE.to_owned() } else { free_plan_file(&folder, plan) };
-        let mut files: Vec<(PathBuf, String)> = vec![
-            (CONFIG_FILE.into(), starter::config(&team, self.provider, &model, self.template, &plan_file)),
-            ("prompts/coder.md".into(), CODER.to_owned()),
-            ("prompts/README.md".into(), PROMPTS_README.to_owned()),
-        ];
-        if !plan.is_empty() {
-            files.push((PathBuf::from(&plan_file), plan.to_owned()));
-        }
-        if self.prompts {
-            files.extend([
-                ("prompts/lead.md".into(), prompts.lead),
-                ("prompts/teammate.md".into(), prompts.teammate),
-                ("prompts/external.md".into(), prompts.external),
-                ("prompts/compact.md".into(), prompts.compact),
-                ("prompts/cleanup.md".into(), prompts.cleanup),
-            ]);
-        }
+        let text = starter::config(&team, self.provider, &model, self.template, &plan_file);
+        let files = self.files(text, &plan_file);
         // An error must leave the folder as it was.
         let new_gitignore = new_gitignore(&folder)?;
         let mut changes = Changes { folder: folder.to_string_lossy().into_owned(), ..Changes::default() };
@@ -145,6 +133,29 @@ impl Init {
         })?;
         let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
         Ok(answer.notes(notes).notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
+    }
+
+    /// The files of the team, relative to its folder, and their texts.
+    fn files(&self, config: String, plan_file: &str) -> Vec<(PathBuf, String)> {
+        let mut files: Vec<(PathBuf, String)> = vec![
+            (CONFIG_FILE.into(), config),
+            ("prompts/coder.md".into(), CODER.to_owned()),
+            ("prompts/README.md".into(), PROMPTS_README.to_owned()),
+        ];
+        if !self.plan().is_empty() {
+            files.push((PathBuf::from(plan_file), self.plan().to_owned()));
+        }
+        if self.prompts {
+            let prompts = Prompts::default();
+            files.extend([
+                ("prompts/lead.md".into(), prompts.lead),
+                ("prompts/teammate.md".into(), prompts.teammate),
+                ("prompts/external.md".into(), prompts.external),
+                ("prompts/compact.md".into(), prompts.compact),
+                ("prompts/cleanup.md".into(), prompts.cleanup),
+            ]);
+        }
+        files
     }
 
     /// The text of the plan; empty if a lead with a model plans.

@@ -23,6 +23,7 @@ use super::surface::Surface;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::phase::ReportedPhase;
+use crate::domain::run_verdict::TeamEnd;
 use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::domain::transcript::Usage;
 use crate::embed::SystemClock;
@@ -451,6 +452,15 @@ impl RunOutput {
         self.timeline.set_columns(self.destination.output.columns);
     }
 
+    /// The next step after a run that ended because of a wrong setting of a model.
+    fn setting_hint(&self, end: TeamEnd) -> String {
+        if end != TeamEnd::WrongModelSetting {
+            return String::new();
+        }
+        let hint = "hint: `brigade doctor` checks servers and keys, and shows the names of models";
+        self.destination.commands.render(hint) + "\n"
+    }
+
     /// Prints the closing table from the current board, with the usage of the run and the items that wait for the person. Returns the
     /// exit code of the process.
     ///
@@ -471,7 +481,10 @@ impl RunOutput {
         };
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {
-            OutputFormat::Text => summary::render(&outcome, &workspace_view, self.destination.output.columns),
+            OutputFormat::Text => {
+                let closing = summary::render(&outcome, &workspace_view, self.destination.output.columns);
+                closing + &self.setting_hint(team.end)
+            }
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.destination.output };
                 output.answer(&outcome, String::new)?.text

@@ -31,6 +31,11 @@ pub const CONFIG_FILE: &str = "brigade.toml";
 /// The prefix of every variable that Brigade reads.
 pub const VARIABLE_PREFIX: &str = "BRIGADE_";
 
+/// Returns a text as a TOML value.
+pub fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
 /// Serializes a path as text. Bytes that are not UTF-8 are replaced.
 ///
 /// # Errors

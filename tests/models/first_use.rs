@@ -209,3 +209,22 @@ async fn doctor_asks_no_server_without_agreement() {
     assert_eq!((server.requests().len(), server.connections()), (0, 0));
     assert!(doctor(&workspace, &[("OPENAI_API_KEY", KEY)]).await.contains("lists 4 models"));
 }
+
+#[tokio::test]
+async fn unknown_model_ends_run_with_hint_at_doctor() {
+    let server = Server::start(|request, _| {
+        if is_get(request, "/v1/models") {
+            return page(&list(&NAMES));
+        }
+        let error = json!({"error": {"message": "model 'lama3:8b' not found", "code": "model_not_found"}});
+        full_response(404, "content-type: application/json\r\n", &error.to_string())
+    })
+    .await;
+    let workspace = TestWorkspace::new();
+    workspace.write("brigade.toml", &config("ollama", &address(&server), "lama3:8b", ""));
+    workspace.write("plan.md", "## One\n");
+    let output = run(&workspace, &["run", "--plan", "plan.md"], &[]).await;
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(both(&output).contains("hint: `brigade doctor`"), "{}", both(&output));
+    assert!(doctor(&workspace, &[]).await.contains("did you mean `llama3:8b`?"));
+}

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::config::quoted;
 use crate::domain::name::Name;
 use crate::domain::team_spec::{AgentKind, ExternalProgram};
 use crate::providers;
@@ -130,6 +131,8 @@ const LIMITS: &str = "
 # command_timeout_ms = 120000
 ";
 
+/// The table of a team's limits, which a file has once.
+const LIMITS_TABLE: &str = "[teams.NAME.limits]\n";
 /// The part of a small context window that an answer may have.
 const ANSWER_PART: u64 = 4;
 /// The context window for which the default limits are too large, in tokens.
@@ -161,7 +164,10 @@ pub fn config(team: &Name, provider: Provider, model: &Model, template: Option<T
         text += member_provider;
     }
     let plan = format!("{:<17}", format!("\"{plan_file}\""));
-    (text + LIMITS).replace("\"plan.md\"        ", &plan).replace("NAME", team.as_str())
+    if !text.contains(LIMITS_TABLE) {
+        text += LIMITS;
+    }
+    text.replace("\"plan.md\"        ", &plan).replace("NAME", team.as_str())
 }
 
 /// Returns the settings of a lead with a model, and the limits that this model needs.
@@ -175,7 +181,6 @@ fn model_lead(provider: Provider, model: &Model) -> String {
     } else {
         format!("The server needs no key. If yours does, set the environment variable {keys}.")
     };
-    let quoted = |text: &str| toml::Value::from(text).to_string();
     let mut text = format!("\n# {about_key} For a server at another address, set `base_url`.\n[teams.NAME.lead]\n");
     text += &format!("provider = {}\nmodel = {}\n", quoted(provider.name()), quoted(&model.name));
     if let Some(base_url) = &model.base_url {
@@ -185,8 +190,8 @@ fn model_lead(provider: Provider, model: &Model) -> String {
         text +=
             &format!("context_window_tokens = {window}    # the server told it; correct it if you change the server\n");
         if window < LIMITED_WINDOW_TOKENS {
-            let limits = "[teams.NAME.limits]\noutput_tokens_max";
-            text += &format!("\n{limits} = {}          # leaves room for the context\n", window / ANSWER_PART);
+            let tokens = window / ANSWER_PART;
+            text += &format!("\n{LIMITS_TABLE}output_tokens_max = {tokens}          # leaves room for the context\n");
         }
     }
     if row.is_some_and(|row| row.costs_money) {
