@@ -452,15 +452,6 @@ impl RunOutput {
         self.timeline.set_columns(self.destination.output.columns);
     }
 
-    /// The next step after a run that ended because of a wrong setting of a model.
-    fn setting_hint(&self, end: TeamEnd) -> String {
-        if end != TeamEnd::WrongModelSetting {
-            return String::new();
-        }
-        let hint = "hint: `brigade doctor` checks servers and keys, and shows the names of models";
-        self.destination.commands.render(hint) + "\n"
-    }
-
     /// Prints the closing table from the current board, with the usage of the run and the items that wait for the person. Returns the
     /// exit code of the process.
     ///
@@ -483,7 +474,8 @@ impl RunOutput {
         let text = match self.format {
             OutputFormat::Text => {
                 let closing = summary::render(&outcome, &workspace_view, self.destination.output.columns);
-                closing + &self.setting_hint(team.end)
+                let hint = if team.end == TeamEnd::WrongModelSetting { summary::SETTING_HINT } else { "" };
+                closing + &workspace_view.commands.render(hint)
             }
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.destination.output };

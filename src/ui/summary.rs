@@ -18,7 +18,7 @@ use crate::domain::event::{Event, EventKind, GoalCheck};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
-pub use closing::{WorkspaceView, render};
+pub use closing::{SETTING_HINT, WorkspaceView, render};
 pub use outcome::{OutcomeStatus, RunOutcome, RunUsage, TaskOutcome};
 
 /// The time that the run spent on one task.

@@ -26,6 +26,9 @@ const NOTE_SHARE: usize = 4;
 /// Below [`TABLE_WIDTH_MIN`] columns, a note has room for at least this many lines.
 const NOTE_LINES_MIN: usize = 3;
 
+/// The next step after a run that ended because of a wrong setting of a model.
+pub const SETTING_HINT: &str = "hint: `brigade doctor` checks servers and keys, and shows the names of models\n";
+
 /// The workspace of the run.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkspaceView<'a> {
