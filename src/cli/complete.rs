@@ -379,9 +379,9 @@ pub(super) mod tests {
     /// A new value name must be added to [`value_kind`], or to this list.
     #[test]
     fn every_value_name_has_a_kind() {
-        const TEXTS: [&str; 15] = [
+        const TEXTS: [&str; 16] = [
             "TEXT", "WORDS", "COMMAND", "N", "TIME", "COUNT", "SECONDS", "MOMENT", "RUN", "SUBJECT", "GOAL", "NAME",
-            "SHELL", "MODE", "DIGEST",
+            "SHELL", "MODE", "DIGEST", "URL",
         ];
         let mut left = vec![(Vec::new(), root())];
         while let Some((path, command)) = left.pop() {
