@@ -243,10 +243,10 @@ impl Team {
         };
         let folder = folder.canonicalize().map_err(unusable)?;
         self.check_tools()?;
-        if let Some(plan) = &self.spec.plan
-            && self.start_options.plan.is_empty()
-        {
-            self.start_options.plan = read_plan(plan, &folder, AllowedKinds::FilesWithin(&folder))?;
+        if self.start_options.plan.is_empty() {
+            for plan in &self.spec.plans {
+                self.start_options.plan.extend(read_plan(plan, &folder, AllowedKinds::FilesWithin(&folder))?);
+            }
         }
         let config = folder.join(CONFIG_FILE);
         let real_folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
@@ -258,7 +258,7 @@ impl Team {
         let real_config = self.config.as_ref().and_then(|config| config.canonicalize().ok());
         let configs: Vec<PathBuf> = self.config.iter().cloned().chain(real_config).collect();
         let mut control_files = std::mem::take(&mut self.extra_control_files);
-        for path in default_control_files(&folder, &configs, self.spec.plan.as_deref()) {
+        for path in default_control_files(&folder, &configs, &self.spec.plans) {
             if !control_files.contains(&path) {
                 control_files.push(path);
             }
@@ -445,6 +445,23 @@ pub fn read_plan(path: &Path, workspace: &Path, accept: AllowedKinds<'_>) -> Res
     let name = canonical.strip_prefix(workspace).unwrap_or(&canonical).to_string_lossy();
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     plan::parse(&name, &text).map_err(|errors| plan_error(&file_name, &errors))
+}
+
+/// A plan file and its tasks.
+pub struct PlanFile {
+    /// The path as it was named.
+    pub path: PathBuf,
+    /// Its tasks.
+    pub tasks: Vec<NewTask>,
+}
+
+/// Reads plan files in this order.
+///
+/// # Errors
+/// As [`read_plan`].
+pub fn read_plans(paths: &[PathBuf], workspace: &Path, accept: AllowedKinds<'_>) -> Result<Vec<PlanFile>, EmbedError> {
+    let read = |path: &PathBuf| Ok(PlanFile { path: path.clone(), tasks: read_plan(path, workspace, accept)? });
+    paths.iter().map(read).collect()
 }
 
 fn plan_error(name: &str, errors: &[PlanError]) -> EmbedError {

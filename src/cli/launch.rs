@@ -20,7 +20,7 @@ use crate::domain::shell_blocks;
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::team_spec::TeamSpec;
-use crate::embed::read_plan;
+use crate::embed::read_plans;
 use crate::platform::terminal;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::warning;
@@ -173,13 +173,11 @@ impl LaunchArguments {
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
         let workspace = context.location.workspace()?;
-        let read = |path: &PathBuf| read_plan(path, &workspace, resolved.accepts_for_plan());
-        let plan = resolved.spec.plan.as_ref().map(read).transpose()?.unwrap_or_default();
+        let plans = read_plans(&resolved.spec.plans, &workspace, resolved.accepts_for_plan())?;
         // A pipe can be read only once.
-        resolved.spec.plan = resolved.spec.plan.filter(|path| path.is_file());
-        let control_files = context.location.control_files(resolved.spec.plan.as_deref())?;
-        let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
-        let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
+        resolved.spec.plans.retain(|path| path.is_file());
+        let control_files = context.location.control_files(&resolved.spec.plans)?;
+        let tasks: Vec<_> = plans.iter().flat_map(|plan| &plan.tasks).map(named_task).collect();
         warn_of_skipped_blocks(context, Some(&resolved.spec), &tasks);
         if format == OutputFormat::Text
             && let Some(note) = nesting_note(context, &workspace)
@@ -198,7 +196,8 @@ impl LaunchArguments {
             trust: self.trust,
             is_text: format == OutputFormat::Text,
         };
-        consent::confirm_launch(context, &question, &plan)?;
+        consent::confirm_launch(context, &question, &plans)?;
+        let plan: Vec<NewTask> = plans.into_iter().flat_map(|plan| plan.tasks).collect();
         let goal = flags.goal.filter(|goal| !goal.trim().is_empty());
         // A plan replaces the goal of the config.
         let has_goal = goal.is_some() || resolved.spec.goal.is_some() && plan.is_empty();
@@ -283,6 +282,11 @@ pub(in crate::cli) fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, 
 /// Returns true if a member runs the code blocks of its tasks.
 pub(in crate::cli) fn runs_blocks(spec: &TeamSpec) -> bool {
     spec.members.iter().any(|member| !member.has_model())
+}
+
+/// Returns the place and the subject of a task of a plan, and its description.
+fn named_task(task: &NewTask) -> (String, &str) {
+    (format!("line {}, {}", task.source_line.unwrap_or(0), task.subject), &task.description)
 }
 
 /// Warns about the code blocks of tasks that a `runbook` member skips.

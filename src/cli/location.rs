@@ -149,10 +149,10 @@ impl Location {
     ///
     /// # Errors
     /// The workspace does not exist.
-    pub fn control_files(&self, plan: Option<&Path>) -> CliResult<Vec<PathBuf>> {
+    pub fn control_files(&self, plans: &[PathBuf]) -> CliResult<Vec<PathBuf>> {
         let workspace = self.workspace()?;
         let configs: Vec<PathBuf> = self.config_file()?.into_iter().chain(self.environment.user_file.clone()).collect();
-        Ok(embed::default_control_files(&workspace, &configs, plan))
+        Ok(embed::default_control_files(&workspace, &configs, plans))
     }
 
     /// The sandbox of commands in the workspace.
@@ -160,7 +160,7 @@ impl Location {
     /// # Errors
     /// The workspace does not exist, or a control file cannot be protected.
     pub fn sandbox(&self, team: Option<&TeamSpec>) -> CliResult<Sandbox> {
-        let control_files = self.control_files(team.and_then(|team| team.plan.as_deref()))?;
+        let control_files = self.control_files(team.map_or(&[], |team| team.plans.as_slice()))?;
         let writable = team.map(|team| team.writable.as_slice()).unwrap_or_default();
         embed::open_sandbox(&self.workspace()?, &control_files, writable)
             .map_err(|error| CliError::refused(error.to_string()))

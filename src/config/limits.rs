@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use super::Value;
 use super::file::{checked_text, decimal, number};
+use super::patterns::matching_files;
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
@@ -53,7 +55,7 @@ impl Resolver<'_> {
     fn setup(&mut self, is_worktree: bool) -> SetupSpec {
         let command = self.text("setup").map(|command| command.value);
         let copy = self.find("copy");
-        let files = copy.as_ref().map(|copy| words_of(&copy.value)).unwrap_or_default();
+        let files = copy.as_ref().map(|copy| self.copied_files(copy)).unwrap_or_default();
         self.show("copy", files.clone(), copy.as_ref().map_or(&Source::Default, |copy| &copy.source));
         let submodules = self.flag("submodules");
         let set = [("setup", command.is_some()), ("copy", !files.is_empty()), ("submodules", submodules)];
@@ -62,12 +64,28 @@ impl Resolver<'_> {
             let problem = sourced.problem(format!("`{key}` has no effect without isolation: it prepares worktrees"));
             self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
         }
-        for file in &files {
-            if let (Some(copy), Err(reason)) = (&copy, checked_copy(file)) {
-                self.problems.push(copy.problem(format!("cannot copy `{}`: {reason}", file.escape_debug())));
-            }
-        }
         SetupSpec { command, copy: files.into_iter().map(PathBuf::from).collect(), submodules }
+    }
+
+    /// Returns the files of the workspace that the setting names or matches, each once.
+    fn copied_files(&mut self, copy: &Sourced<Value>) -> Vec<String> {
+        let folder = self.workspace_folder();
+        let mut files: Vec<String> = Vec::new();
+        for text in words_of(&copy.value) {
+            let matched = match checked_copy(&text) {
+                Ok(()) => matching_files(&folder, &text),
+                Err(reason) => Err(reason.to_owned()),
+            };
+            let named = matched.map(|paths| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect());
+            let named: Vec<String> = named.unwrap_or_else(|reason| {
+                self.problems.push(copy.problem(format!("cannot copy `{}`: {reason}", text.escape_debug())));
+                Vec::new()
+            });
+            let is_new = |file: &String| !files.contains(file) && checked_copy(file).is_ok();
+            let new: Vec<String> = named.into_iter().filter(is_new).collect();
+            files.extend(new);
+        }
+        files
     }
 
     /// Returns the targets of notifications.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::diagnostics::{InvalidValue, Problem, SourceFile};
 use super::file::{ConfigFile, SpannedValue, TeamTable, Value, checked_text};
+use super::patterns::matching_files;
 use super::permissions::RULE_KEYS;
 use super::settings::{self, Setting, ValueKind};
 use super::{Config, Durability, TeamFlags};
@@ -151,7 +152,7 @@ impl Resolver<'_> {
     fn team(&mut self, name: &str) -> Option<Resolved> {
         let team_name = Name::new(name).map_err(|error| self.team_problem(&error.to_string(), "")).ok();
         let goal = self.text("goal").map(|goal| goal.value);
-        let plan = self.text("plan").and_then(|plan| self.plan(&plan));
+        let plans = self.text("plan").map(|plan| self.plans(&plan)).unwrap_or_default();
         let done_when = self.text("done_when").map(|command| command.value);
         let (isolation, merge_into, setup) = self.isolation(name);
         let memory = self.word("memory", Memory::from_word);
@@ -181,7 +182,7 @@ impl Resolver<'_> {
         let spec = TeamSpec {
             name: team_name?,
             goal,
-            plan,
+            plans,
             done_when,
             isolation,
             merge_into,
@@ -281,24 +282,35 @@ impl Resolver<'_> {
         }
     }
 
-    fn plan(&mut self, plan: &Sourced<String>) -> Option<PathBuf> {
-        let path = self.absolute(plan, &plan.value);
+    /// Returns the plan files that the setting names or matches.
+    fn plans(&mut self, plan: &Sourced<String>) -> Vec<PathBuf> {
+        let folder = self.absolute(plan, "");
+        let files = matching_files(&folder, &plan.value).unwrap_or_else(|reason| {
+            let problem = plan.problem(format!("cannot read the plan: {reason}"));
+            self.problems
+                .push(problem.hint("name a file in the config's folder or below, or a pattern such as plans/*.md"));
+            Vec::new()
+        });
+        let paths: Vec<PathBuf> = files.iter().map(|file| folder.join(file)).collect();
+        paths.iter().for_each(|path| self.check_plan(plan, path));
+        paths
+    }
+
+    fn check_plan(&mut self, plan: &Sourced<String>, path: &Path) {
         // A pipe that a person named can be read only once, by the command.
         let checked = match &plan.location {
             None => path.metadata().map(drop).map_err(|error| system_error::reason(&error)),
-            Some((file, _)) => open_below(&path, file).map(drop),
+            Some((file, _)) => open_below(path, file).map(drop),
         };
-        if let Err(reason) = checked {
-            let shown_path = path.display();
-            let problem = match path.try_exists() {
-                Ok(false) => plan.problem(format!("cannot read the plan {shown_path}: no such file")),
-                _ => plan
-                    .problem(format!("cannot read the plan {shown_path}: {reason}"))
-                    .hint(format!("move it below the config's folder, or pass --plan {shown_path}")),
-            };
-            self.problems.push(problem);
-        }
-        Some(path)
+        let Err(reason) = checked else { return };
+        let shown_path = path.display();
+        let problem = match path.try_exists() {
+            Ok(false) => plan.problem(format!("cannot read the plan {shown_path}: no such file")),
+            _ => plan
+                .problem(format!("cannot read the plan {shown_path}: {reason}"))
+                .hint(format!("move it below the config's folder, or pass --plan {shown_path}")),
+        };
+        self.problems.push(problem);
     }
 
     /// Returns the folders that commands may write. The workspace's file must not set them: a repository must not give write
@@ -341,6 +353,12 @@ impl Resolver<'_> {
     fn absolute<T>(&self, sourced: &Sourced<T>, path: &str) -> PathBuf {
         let base = sourced.location.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
         base.join(path)
+    }
+
+    /// The folder of the workspace's config, or the current one.
+    pub(super) fn workspace_folder(&self) -> PathBuf {
+        let file = self.config.workspace_file.as_ref().map(|file| file.source.folder());
+        file.unwrap_or(self.config.current_folder()).to_owned()
     }
 
     /// Returns the model's name. If it is a path, returns the absolute path of the file, which must exist.

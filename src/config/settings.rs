@@ -145,14 +145,14 @@ pub const NOTIFY_SETTINGS: &[Setting] = &[
 #[rustfmt::skip]
 pub const TEAM_SETTINGS: &[Setting] = &[
     setting("goal", ValueKind::Text, Effect::Sends, "The team's goal.").or("BRIGADE_GOAL"),
-    setting("plan", ValueKind::Path, Effect::Runs, "A plan file to import tasks from, relative to this file.").or("BRIGADE_PLAN"),
+    setting("plan", ValueKind::Path, Effect::Runs, "A plan file to import tasks from, relative to this file, or a pattern such as \"plans/*.md\".").or("BRIGADE_PLAN"),
     setting("done_when", ValueKind::Command, Effect::Runs, "A command that exits 0 once the goal is met. After 30 min it is ended, and the goal counts as not met.").or("BRIGADE_DONE_WHEN"),
     setting("lead", ValueKind::Table(LEAD_SETTINGS), Effect::None, "The lead. Its default provider is `runbook`, which needs no key."),
     setting("budget", ValueKind::Table(BUDGET_SETTINGS), Effect::None, "The team's budget. Each request is checked before it is sent, at its maximum usage. A spent budget ends the run with exit code 3."),
     setting("isolation", ValueKind::Choice(&Isolation::WORDS), Effect::Stores, "\"none\": teammates share the workspace. \"worktree\": each task has its own git worktree and branch, merged once its verify passed on the merged result. Default: none.").or("BRIGADE_ISOLATION").default(Isolation::None.as_str()),
     setting("merge_into", ValueKind::Text, Effect::Stores, "The branch to merge into, with isolation = \"worktree\". It exists, and no checkout has it checked out. Default: brigade/NAME, with the name of the team.").or("BRIGADE_MERGE_INTO"),
     setting("setup", ValueKind::Command, Effect::Runs, "A command that prepares each new worktree before work starts there, such as \"npm ci\", with isolation = \"worktree\". Default: none.").or("BRIGADE_SETUP"),
-    setting("copy", ValueKind::Words, Effect::HandsOver, "Files of the workspace that each worktree gets before `setup` runs, such as [\".env\"], with isolation = \"worktree\". Git must ignore them. Default: none."),
+    setting("copy", ValueKind::Words, Effect::HandsOver, "Files of the workspace that each worktree gets before `setup` runs, such as [\".env*\"], with isolation = \"worktree\". Git must ignore them. Default: none."),
     setting("submodules", ValueKind::Flag, Effect::Runs, "If true, the submodules of each worktree are filled in before `setup` runs, with isolation = \"worktree\". Default: false.").or("BRIGADE_SUBMODULES").default("false"),
     setting("memory", ValueKind::Choice(&Memory::WORDS), Effect::None, "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.").or("BRIGADE_MEMORY").default(Memory::Session.as_str()),
     setting("on_quota", ValueKind::Choice(&OnQuota::WORDS), Effect::None, "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.").or("BRIGADE_ON_QUOTA").default(OnQuota::Wait.as_str()),

@@ -137,7 +137,7 @@ fn team_without_lead_defaults_to_runbook() {
     assert_eq!((resolved.spec.lead.model.provider.as_str(), bob.model.provider.as_str()), ("runbook", "runbook"));
     assert_eq!(bob.capabilities(), ["worker", "rust"]);
     assert_eq!(bob.prompt, "Write good code.\n");
-    assert!(resolved.spec.plan.as_ref().unwrap().is_absolute());
+    assert!(resolved.spec.plans[0].is_absolute());
     let source = Source::Lead { source: Box::new(Source::Default) };
     assert_eq!(source_of(&resolved, "members.bob.provider"), ("runbook".into(), source));
     assert_eq!(resolved.durability, Durability::Power);

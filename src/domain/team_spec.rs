@@ -81,8 +81,8 @@ pub struct TeamSpec {
     pub name: Name,
     /// The goal.
     pub goal: Option<String>,
-    /// A plan file to import tasks from.
-    pub plan: Option<PathBuf>,
+    /// The plan files to import tasks from.
+    pub plans: Vec<PathBuf>,
     /// A shell command that exits 0 once the goal is met.
     pub done_when: Option<String>,
     /// The place where teammates work.
@@ -223,7 +223,7 @@ impl TeamSpec {
         Ok(Self {
             name: Name::new(name)?,
             goal: None,
-            plan: None,
+            plans: Vec::new(),
             done_when: None,
             isolation: Isolation::None,
             merge_into: None,

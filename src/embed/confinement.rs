@@ -77,7 +77,7 @@ pub fn open_sandbox(
 
 /// The paths that no member's tool can write: Brigade's files, the trust entries and the configs, relative to the workspace if they are in it. A plan
 /// and prompts outside the workspace are included. Members may write a plan or prompts inside it.
-pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
+pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plans: &[PathBuf]) -> Vec<PathBuf> {
     let canonical = |path: PathBuf| path.canonicalize().unwrap_or(path);
     let relative = |path: &Path| path.strip_prefix(workspace).ok().map(Path::to_owned);
     let mut controls: Vec<PathBuf> = WORKSPACE_CONTROL_FILES.map(PathBuf::from).into();
@@ -89,7 +89,7 @@ pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option
     }
     // Only a workspace that contains the home folder has it.
     controls.extend(trust_folder().and_then(|folder| relative(&canonical(folder))));
-    controls.extend(plan.map(|plan| canonical(plan.to_owned())).filter(|plan| relative(plan).is_none()));
+    controls.extend(plans.iter().map(|plan| canonical(plan.clone())).filter(|plan| relative(plan).is_none()));
     // A folder that contains the workspace cannot be read-only.
     controls.retain(|path| !workspace.starts_with(path));
     let mut paths = BTreeSet::new();

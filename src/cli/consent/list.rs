@@ -14,9 +14,10 @@ use crate::config::settings::Effect;
 use crate::domain::digest::sha256;
 use crate::domain::plan::PLAN_BYTES_MAX;
 use crate::domain::shell_blocks;
-use crate::domain::task::{NewTask, TaskId};
+use crate::domain::task::TaskId;
 use crate::domain::team_spec::{MemberSpec, Prompts, TeamSpec};
 use crate::domain::time::UnixMs;
+use crate::embed::PlanFile;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::providers;
 use crate::providers::traffic::RECORDINGS_MAX;
@@ -136,10 +137,17 @@ impl ConsentList {
         list
     }
 
-    /// Adds the plan's commands, and its text.
-    pub(super) fn add_plan(&mut self, spec: &TeamSpec, plan: &[NewTask], workspace: &Path) {
-        // A plan without a file came through a pipe of the person.
-        let Some(file) = spec.plan.as_ref().filter(|file| !has_bytes(file, EMBEDDED_PLAN)) else { return };
+    /// Adds the commands of a plan, and its text.
+    pub(super) fn add_plan(
+        &mut self,
+        spec: &TeamSpec,
+        PlanFile { path: file, tasks: plan }: &PlanFile,
+        workspace: &Path,
+    ) {
+        // Another kind of file is a pipe of the person.
+        if !file.is_file() || has_bytes(file, EMBEDDED_PLAN) {
+            return;
+        }
         let shown = display(file, workspace);
         let mut content = String::new();
         let mut commands = Vec::new();
@@ -426,8 +434,9 @@ mod tests {
             let config = Config::load(Some(&workspace.join("brigade.toml")), environment).unwrap();
             let resolved = config.team("crew", &TeamFlags::default()).unwrap();
             let mut list = ConsentList::of_settings(&config, &resolved, &workspace);
-            let text = std::fs::read_to_string(workspace.join("plan.md")).unwrap();
-            list.add_plan(&resolved.spec, &crate::domain::plan::parse("plan.md", &text).unwrap(), &workspace);
+            for plan in crate::embed::read_plans(&resolved.spec.plans, &workspace, AllowedKinds::Files).unwrap() {
+                list.add_plan(&resolved.spec, &plan, &workspace);
+            }
             list
         }
     }
@@ -502,6 +511,25 @@ mod tests {
     }
 
     #[test]
+    fn files_that_patterns_match_are_listed() {
+        let team = TestTeam::new();
+        team.write("plans/b.md", "## Second\nDo b.\n");
+        team.write("plans/a.md", "## First\nDo a.\n");
+        team.write(".env.test", "A=1");
+        team.write(".env", "A=1");
+        let config = CONFIG.replace("\"plan.md\"", "\"plans/*.md\"").replace("[\".env\"]", "[\".env*\"]");
+        team.write("brigade.toml", &config);
+        let list = team.list();
+        let shown = texts(&list).join("\n");
+        for line in ["the plan plans/a.md (1 task", "the plan plans/b.md (1 task", "copy = [\".env\",\".env.test\"]"] {
+            assert!(shown.contains(line), "{line}: {shown}");
+        }
+        let agreed = list.agreement(UnixMs(1));
+        team.write("plans/c.md", "## Third\nDo c.\n");
+        assert!(matches!(team.list().standing(Some(&agreed)), Standing::Changed { .. }), "a new file matches");
+    }
+
+    #[test]
     fn work_that_is_gone_is_no_change() {
         let team = TestTeam::new();
         let mut list = team.list();
@@ -522,8 +550,9 @@ mod tests {
             let config = Config::load(Some(&workspace.join("brigade.toml")), Environment::default()).unwrap();
             let resolved = config.team(name, &TeamFlags::default()).unwrap();
             let mut list = ConsentList::of_settings(&config, &resolved, &workspace);
-            let text = std::fs::read_to_string(resolved.spec.plan.as_ref().unwrap()).unwrap();
-            list.add_plan(&resolved.spec, &crate::domain::plan::parse("plan", &text).unwrap(), &workspace);
+            for plan in crate::embed::read_plans(&resolved.spec.plans, &workspace, AllowedKinds::Files).unwrap() {
+                list.add_plan(&resolved.spec, &plan, &workspace);
+            }
             list.lines
         };
         assert_eq!(list("demo"), []);

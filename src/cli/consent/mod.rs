@@ -20,9 +20,9 @@ use super::surface::Surface;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, TeamFlags};
 use crate::domain::name::Name;
-use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team_spec::TeamSpec;
-use crate::embed;
+use crate::embed::{self, PlanFile};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::terminal;
 use crate::providers;
@@ -137,10 +137,10 @@ impl Question<'_> {
 ///
 /// # Errors
 /// The launch would be refused, or the person does not agree. Then nothing was written.
-pub(super) fn confirm_launch(context: &Context, question: &Question<'_>, plan: &[NewTask]) -> CliResult<()> {
+pub(super) fn confirm_launch(context: &Context, question: &Question<'_>, plans: &[PlanFile]) -> CliResult<()> {
     let (workspace, spec) = (question.workspace, &question.resolved.spec);
     let mut list = ConsentList::of_settings(question.config, question.resolved, workspace);
-    list.add_plan(spec, plan, workspace);
+    plans.iter().for_each(|plan| list.add_plan(spec, plan, workspace));
     add_work(&mut list, context, workspace, spec)?;
     question.confirm(context, &list)?;
     record_own(workspace);
@@ -208,10 +208,8 @@ pub(super) fn record_written(context: &Context, team: &Name, config: &Path, writ
         let loaded = Config::load_found(Some(config), context.location.environment().clone()).ok()?;
         let resolved = loaded.team(team.as_str(), &TeamFlags::default()).ok()?;
         let mut list = ConsentList::of_settings(&loaded, &resolved, &workspace);
-        if let Some(file) = &resolved.spec.plan {
-            let plan = embed::read_plan(file, &workspace, AllowedKinds::within_folder_of(config)).ok()?;
-            list.add_plan(&resolved.spec, &plan, &workspace);
-        }
+        let plans = embed::read_plans(&resolved.spec.plans, &workspace, AllowedKinds::within_folder_of(config)).ok()?;
+        plans.iter().for_each(|plan| list.add_plan(&resolved.spec, plan, &workspace));
         let is_written = |line: &Line| line.file.as_ref().is_some_and(|file| written.contains(file));
         if list.lines.iter().all(is_written) {
             let store = TrustStore::of_user();
