@@ -41,6 +41,7 @@ use crate::providers;
 use crate::providers::traffic::{self, RECORDED, Recorder};
 use crate::sandbox::protected_paths::create_home_folders;
 use crate::sandbox::{self, Sandbox, SandboxError};
+use crate::stores::accounts::AccountFiles;
 use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
@@ -378,6 +379,7 @@ impl OpenTeam {
             sandbox,
             workspace: folder,
             connect,
+            accounts: AccountFiles::of_user().map(|files| Arc::new(files) as _),
             repository,
             tool_factory: Arc::new(move |user| {
                 tools::table::tools_for(user).into_iter().chain(custom_tools.iter().map(|make| make())).collect()

@@ -114,6 +114,7 @@ impl TeamSetup<'_> {
             workspace: self.workspace.to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
             sandbox: Sandbox::open(sandbox::own_guard().unwrap(), self.workspace, Vec::new()).unwrap(),
+            accounts: None,
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,

@@ -11,6 +11,7 @@ use super::permissions::PermissionRequests;
 use super::turn_control::{StopLevel, TurnControl};
 use super::worktree::WorktreeService;
 use super::{AgentError, TurnOutcome};
+use crate::domain::account::Account;
 use crate::domain::budget::TaskCap;
 use crate::domain::event::{EventKind, REPORT_TOOL, VERIFY_STEP};
 use crate::domain::failure_summary;
@@ -25,6 +26,7 @@ use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role, Usage};
 use crate::domain::turn_count::TurnCount;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Clock, StoreError, StoreResult, Stores};
+use crate::run::accounts::Accounts;
 use crate::run::budget::{BudgetError, BudgetGuard, Reservation};
 use crate::run::event_sink::EventSink;
 use crate::run::progress::{Activity, Progress};
@@ -59,6 +61,8 @@ pub struct AgentServices {
     pub isolation: Option<WorktreeService>,
     /// Reserves budget for requests.
     pub budget: Arc<BudgetGuard>,
+    /// The limits of the members' accounts.
+    pub accounts: Arc<Accounts>,
     /// Receives events.
     pub events: EventSink,
     /// Receives the models' output while it is streamed.
@@ -115,6 +119,8 @@ impl AgentServices {
 /// One member, as its agent sees it.
 pub struct AgentHost {
     pub(crate) spec: MemberSpec,
+    /// The account of its model or program.
+    pub(crate) account: Account,
     pub(crate) services: Arc<AgentServices>,
     pub(crate) conversation: Conversation,
     pub(crate) progress: Arc<Progress>,
@@ -137,6 +143,7 @@ impl AgentHost {
     /// The transcript or the mailbox cannot be read or written.
     pub async fn resume(
         spec: MemberSpec,
+        account: Account,
         services: Arc<AgentServices>,
         context: ToolContext,
         turn_control: Arc<TurnControl>,
@@ -151,6 +158,7 @@ impl AgentHost {
             PermissionRequests::new(spec.name.clone(), Arc::clone(&services), Arc::clone(&turn_control));
         let mut host = Self {
             spec,
+            account,
             services,
             conversation,
             progress: Arc::clone(&turn_control.progress),

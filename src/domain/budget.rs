@@ -287,7 +287,7 @@ pub enum LedgerEntry {
         /// Their total usage.
         usage: Usage,
     },
-    /// The quota of an account is used up until this time. It holds for every member of that account.
+    /// A used up quota, in ledgers of earlier versions. The limits of accounts have their own files, so this has no effect.
     QuotaUsed {
         /// The account; see [`super::team_spec::ModelSpec::account`].
         provider: String,
@@ -332,8 +332,6 @@ pub struct LedgerTotals {
     spent: BTreeMap<UsageKey, Spend>,
     /// Requests without a recorded end, with the most that each can use.
     open: BTreeMap<u64, (UsageKey, Usage)>,
-    /// The ends of quota windows that are used up, by account.
-    quotas: BTreeMap<String, UnixMs>,
     last_request: u64,
 }
 
@@ -353,9 +351,7 @@ impl LedgerTotals {
             LedgerEntry::Sum { account, requests, unconfirmed, usage } => {
                 self.add(account, Spend { requests: *requests, unconfirmed: *unconfirmed, usage: *usage });
             }
-            LedgerEntry::QuotaUsed { provider, until } => {
-                self.quotas.insert(provider.clone(), *until);
-            }
+            LedgerEntry::QuotaUsed { .. } => {}
             LedgerEntry::Reset { team } => {
                 self.spent.retain(|account, _| account.team != *team);
                 self.open.retain(|_, (account, _)| account.team != *team);
@@ -391,11 +387,6 @@ impl LedgerTotals {
     pub fn usage_of(&self, team: &str) -> Usage {
         let of_team = self.spent.iter().filter(|(account, _)| account.team == team);
         of_team.fold(Usage::default(), |sum, (_, spend)| sum.plus(spend.usage))
-    }
-
-    /// Returns the ends of quota windows that are used up, by account.
-    pub fn quotas(&self) -> &BTreeMap<String, UnixMs> {
-        &self.quotas
     }
 
     /// Returns the number of this team's requests without a recorded end.
@@ -441,10 +432,7 @@ impl LedgerTotals {
             account: account.clone(),
             usage: *usage,
         });
-        let quotas = self.quotas.iter();
-        let quotas =
-            quotas.map(|(provider, until)| LedgerEntry::QuotaUsed { provider: provider.clone(), until: *until });
-        sums.chain(open).chain(quotas).collect()
+        sums.chain(open).collect()
     }
 }
 

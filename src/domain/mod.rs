@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod access;
+pub mod account;
 pub mod approval;
 pub mod budget;
 pub mod budget_spent;

@@ -9,7 +9,7 @@ use crate::config::{CONFIG_FILE, Durability};
 use crate::domain::access::PathRule;
 use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::ports::Repository;
-use crate::sandbox::protected_paths::{home_rules, trust_folder};
+use crate::sandbox::protected_paths::{accounts_folder, home_rules, trust_folder};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
@@ -88,7 +88,8 @@ pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plans: &[Pat
         controls.extend(prompts.filter(|prompts| relative(prompts).is_none()));
     }
     // Only a workspace that contains the home folder has it.
-    controls.extend(trust_folder().and_then(|folder| relative(&canonical(folder))));
+    let records = trust_folder().into_iter().chain(accounts_folder());
+    controls.extend(records.filter_map(|folder| relative(&canonical(folder))));
     controls.extend(plans.iter().map(|plan| canonical(plan.clone())).filter(|plan| relative(plan).is_none()));
     // A folder that contains the workspace cannot be read-only.
     controls.retain(|path| !workspace.starts_with(path));

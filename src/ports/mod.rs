@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+mod accounts;
 mod board;
 mod changes;
 mod clock;
@@ -28,6 +29,7 @@ mod wait_limit;
 mod webhook;
 mod workers;
 
+pub use accounts::AccountStore;
 pub use board::{Board, BoardView, Claimant, InvalidEntry, ReclaimRequest, Reclaimed};
 pub use changes::StoreChange;
 pub use clock::Clock;

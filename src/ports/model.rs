@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::domain::account::AccountId;
 use crate::domain::prompt::block_bytes;
 use crate::domain::transcript::{Block, Role, Usage};
 
@@ -213,6 +214,16 @@ pub enum ModelError {
         /// The requested wait before a retry.
         retry_after: Option<Duration>,
     },
+    /// The account has reached a rate limit, or has used up a quota. Every request of the account fails until the limit ends.
+    #[error("{message}")]
+    Limited {
+        /// The provider's message.
+        message: String,
+        /// The time until the end of the limit, if the provider tells it.
+        wait: Option<Duration>,
+        /// True if a quota is used up, so that retries within a turn cannot help.
+        is_quota: bool,
+    },
     /// The context is too long for the model. Compaction can help.
     #[error("the context is too long for the model: {message}")]
     ContextTooLong {
@@ -243,6 +254,11 @@ pub trait ModelClient: Send + Sync {
     /// Returns true if usage is reported by a server, which can be wrong. False if the person sets it, as in a script.
     fn has_server(&self) -> bool {
         true
+    }
+
+    /// Returns the account whose limits hold for its requests, if other processes can use it too.
+    fn account(&self) -> Option<AccountId> {
+        None
     }
 
     /// Returns the model's context window in tokens, including the answer, if the provider knows it.

@@ -1,4 +1,4 @@
-//! Classifies errors of all APIs: temporary, context too long, or final.
+//! Classifies errors of all APIs: temporary, a limit of the account, context too long, or final.
 //!
 //! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>, <https://platform.openai.com/docs/guides/error-codes>.
 //! `retry-after` and `x-should-retry` are used as in the API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`,
@@ -19,7 +19,7 @@ const QUOTE_CHARS_MAX: usize = 400;
 /// The longest quote of a request id, in characters.
 const REQUEST_ID_CHARS_MAX: usize = 80;
 /// The longest wait that a server can ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const RETRY_AFTER_MAX: Duration = crate::domain::account::LIMIT_TIME_MAX;
 
 /// The smallest context window, in tokens. A smaller number in an error has another meaning.
 const WINDOW_TOKENS_MIN: u64 = 512;
@@ -60,8 +60,12 @@ const RATE_LIMITED: [&str; 2] = ["rate limit", "too many requests"];
 /// The kinds of errors of a wrong key or model: those of the API, and that of servers that are compatible with other APIs too.
 const WRONG_SETTING_KINDS: [&str; 4] =
     ["authentication_error", "permission_error", "not_found_error", "model_not_found"];
-/// The kinds of errors about an account without credit, or whose plan is used up for hours.
-const BILLING_ERRORS: [&str; 4] = ["billing_error", "insufficient_quota", "credit_balance_exhausted", "1308"];
+/// The kinds of errors about an account without credit. Time alone does not help.
+const BILLING_ERRORS: [&str; 3] = ["billing_error", "insufficient_quota", "credit_balance_exhausted"];
+/// The kind of an error about a plan that is used up for hours.
+const PLAN_USED_UP: &str = "1308";
+/// The kinds of errors about the rate of an account, in a stream.
+const RATE_ERRORS: [&str; 3] = ["rate_limit_error", "rate_limit_exceeded", SLOW_DOWN];
 /// The kind of an answer whose call the server could not read. The next answer can be right.
 const TOOL_USE_FAILED: &str = "tool_use_failed";
 /// The kind of an error about a rate that rose too fast, and the wait without another one.
@@ -204,8 +208,12 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
     match (is_temporary, status) {
         (true, _) => {
             let least_wait = error.is_one_of(&[SLOW_DOWN]).then_some(SLOW_DOWN_WAIT);
-            let retry_after = wait.or_else(|| rate_limit_reset(headers)).or(error.wait).or(least_wait);
-            ModelError::Temporary { message: text, retry_after }
+            let wait = wait.or_else(|| rate_limit_reset(headers)).or(error.wait).or(least_wait);
+            match status {
+                429 => limited(&error, text, wait),
+                402 | 503 | 529 if wait.is_some() => limited(&error, text, wait),
+                _ => ModelError::Temporary { message: text, retry_after: wait },
+            }
         }
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
@@ -223,11 +231,17 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
         ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
     } else if error.is_wrong_setting() {
         ModelError::WrongSetting(text)
+    } else if error.is_one_of(&RATE_ERRORS) || error.is_one_of(&[PLAN_USED_UP]) {
+        limited(error, text, error.wait)
     } else if error.kind.as_deref() == Some(FINAL_KIND) {
         ModelError::Final(text)
     } else {
         ModelError::Temporary { message: text, retry_after: error.wait }
     }
+}
+
+fn limited(error: &ApiError, message: String, wait: Option<Duration>) -> ModelError {
+    ModelError::Limited { message, wait, is_quota: error.is_one_of(&[PLAN_USED_UP]) }
 }
 
 /// The id of the request, for the operators of the server.
@@ -373,7 +387,7 @@ mod tests {
 
     #[test]
     fn http_status_decides_temporary_or_final() {
-        for status in [408, 409, 429, 500, 502, 503, 504, 529] {
+        for status in [408, 409, 500, 502, 503, 504, 529] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Temporary { .. }), "{status}");
         }
         for status in [204, 400, 422] {
@@ -407,7 +421,7 @@ mod tests {
         let event = ApiError::in_answer(&serde_json::json!({"error": "greater than the context length"})).unwrap();
         assert!(matches!(from_event(&event, None), ModelError::ContextTooLong { .. }));
         let rate = r#"{"error":{"message":"Rate limit reached: reduce the length of the messages"}}"#;
-        assert!(matches!(of(429, &[], rate), ModelError::Temporary { .. }));
+        assert!(matches!(of(429, &[], rate), ModelError::Limited { .. }));
     }
 
     #[test]
@@ -415,15 +429,35 @@ mod tests {
         for (status, body) in [
             (429, r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#),
             (429, r#"{"error":{"message":"no","type":"credit_balance_exhausted"}}"#),
-            (429, r#"{"error":{"code":"1308","message":"Usage limit reached for 5 hours"}}"#),
-            (429, r#"{"error":{"code":1308,"message":"Usage limit reached for 5 hours"}}"#),
             (429, r#"{"error":{"message":"check your plan and billing details"}}"#),
             (402, r#"{"error":{"message":"add credits","code":402}}"#),
         ] {
             assert!(matches!(of(status, &[], body), ModelError::WrongSetting(_)), "{body}");
         }
         let refilled = of(402, &[("retry-after", "60")], "{}");
-        assert!(matches!(refilled, ModelError::Temporary { retry_after: Some(_), .. }), "{refilled:?}");
+        assert!(matches!(refilled, ModelError::Limited { wait: Some(_), is_quota: false, .. }), "{refilled:?}");
+    }
+
+    #[test]
+    fn limit_of_account_differs_from_other_failures() {
+        let limit = |error| match error {
+            ModelError::Limited { is_quota, .. } => Some(is_quota),
+            _ => None,
+        };
+        let wait = [("retry-after", "3")];
+        for code in ["\"1308\"", "1308"] {
+            let plan = format!(r#"{{"error":{{"code":{code},"message":"Usage limit reached for 5 hours"}}}}"#);
+            assert_eq!(limit(of(429, &[], &plan)), Some(true), "{plan}");
+        }
+        assert_eq!(limit(of(429, &[], OVERLOADED)), Some(false));
+        for status in [503, 529] {
+            assert_eq!((limit(of(status, &wait, "")), limit(of(status, &[], ""))), (Some(false), None), "{status}");
+        }
+        assert!(matches!(of(500, &wait, ""), ModelError::Temporary { retry_after: Some(_), .. }));
+        let event = |code: &str| from_event(&ApiError { code: Some(code.to_owned()), ..ApiError::default() }, None);
+        assert_eq!(limit(event("rate_limit_exceeded")), Some(false));
+        assert_eq!(limit(event("1308")), Some(true));
+        assert_eq!(limit(event("server_error")), None);
     }
 
     #[test]
@@ -432,8 +466,8 @@ mod tests {
         assert!(matches!(of(400, &[], failed), ModelError::Temporary { .. }));
         assert!(matches!(of(498, &[], "{}"), ModelError::Temporary { .. }));
         let slow = r#"{"error":{"message":"no","code":"slow_down"}}"#;
-        let ModelError::Temporary { retry_after, .. } = of(429, &[], slow) else { panic!() };
-        assert_eq!(retry_after, Some(SLOW_DOWN_WAIT));
+        let ModelError::Limited { wait, .. } = of(429, &[], slow) else { panic!() };
+        assert_eq!(wait, Some(SLOW_DOWN_WAIT));
     }
 
     #[test]
@@ -519,7 +553,7 @@ mod tests {
             (vec![("retry-after", "NaN")], None),
             (vec![], None),
         ] {
-            let ModelError::Temporary { retry_after, .. } = of(429, &pairs, "") else { panic!("{pairs:?}") };
+            let ModelError::Limited { wait: retry_after, .. } = of(429, &pairs, "") else { panic!("{pairs:?}") };
             assert_eq!(retry_after.map(|wait| wait.as_secs_f64()), seconds, "{pairs:?}");
         }
     }
@@ -542,7 +576,9 @@ mod tests {
             (vec![], r#"{"error":{"message":"try again in a moment"}}"#, None),
             (vec![], r#"{"error":{"message":"try again in 9999999999999h"}}"#, Some(RETRY_AFTER_MAX.as_secs_f64())),
         ] {
-            let ModelError::Temporary { retry_after, .. } = of(429, &pairs, body) else { panic!("{pairs:?} {body}") };
+            let ModelError::Limited { wait: retry_after, .. } = of(429, &pairs, body) else {
+                panic!("{pairs:?} {body}")
+            };
             assert_eq!(retry_after.map(|wait| wait.as_secs_f64()), seconds, "{pairs:?} {body}");
         }
     }

@@ -14,6 +14,7 @@ use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
+use crate::domain::account::AccountId;
 use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::masked;
@@ -91,6 +92,8 @@ pub struct HttpModel {
     pub url: Url,
     /// The setting or variable with the address; `None` for the default address.
     pub address_setting: Option<&'static str>,
+    /// Its account at that address.
+    pub account: AccountId,
     pub context_window_tokens: Option<u64>,
     pub headers: HeaderMap,
     /// The variables that hold the keys that are sent.
@@ -105,6 +108,9 @@ impl HttpModel {
         match error {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: with_address(message), retry_after }
+            }
+            ModelError::Limited { message, wait, is_quota } => {
+                ModelError::Limited { message: with_address(message), wait, is_quota }
             }
             ModelError::ContextTooLong { message, window_tokens } => {
                 ModelError::ContextTooLong { message: with_address(message), window_tokens }
@@ -334,6 +340,10 @@ fn masked_block(block: Block) -> Option<Block> {
 
 #[async_trait]
 impl ModelClient for HttpModel {
+    fn account(&self) -> Option<AccountId> {
+        Some(self.account.clone())
+    }
+
     fn context_window_tokens(&self) -> Option<u64> {
         self.context_window_tokens
     }

@@ -9,6 +9,7 @@ use super::catalog::{self, Catalog, CatalogError, FirstUse};
 use super::exchange::{Api, HttpModel};
 use super::http;
 use super::provider;
+use crate::domain::account::AccountId;
 use crate::domain::team_spec::ModelSpec;
 use crate::ports::ModelClient;
 use crate::secrets::Secret;
@@ -74,10 +75,13 @@ impl Service {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let mut key_variables = Vec::new();
+        let address = url.origin().ascii_serialization();
+        let mut account = vec![address.into_bytes()];
         for KeyVariable { name, header, prefix } in self.keys {
             let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
             headers.insert(*header, secret_header(prefix, &secret).map_err(|reason| format!("{name} {reason}"))?);
             key_variables.push(*name);
+            account.push(secret.expose().as_bytes().to_owned());
         }
         if key_variables.is_empty() && self.needs_key && self.is_own_address(&url) {
             let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
@@ -92,6 +96,7 @@ impl Service {
             client: http::client(&url)?,
             url,
             address_setting,
+            account: AccountId::of(&account.iter().map(Vec::as_slice).collect::<Vec<_>>()),
             context_window_tokens: (self.window_tokens)(&spec.model),
             headers,
             key_variables,

@@ -4,7 +4,7 @@
 //! its task. If others' reservations leave too little, it waits. If confirmed usage leaves too little, it is refused and that budget is
 //! spent. The ledger records everything for the next process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +16,8 @@ use crate::domain::budget::{
     TokensAndUsd, UsageFault, UsageKey,
 };
 pub use crate::domain::budget_spent::BudgetSpent;
-use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
 use crate::domain::team_spec::TeamSpec;
-use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::ports::{Clock, Ledger, StoreError, StoreResult};
 
@@ -68,10 +66,6 @@ struct BudgetState {
     spent: Option<BudgetSpent>,
     /// True if the lead knows that little is left.
     is_low_reported: bool,
-    /// The ends of quota windows that are used up, by account.
-    quotas: BTreeMap<String, UnixMs>,
-    /// The last used up quota that the lead does not know.
-    unreported_quota: Option<StateNote>,
 }
 
 /// A request that has not ended, with the most that it can use.
@@ -120,7 +114,6 @@ impl BudgetGuard {
         ledger.append(close_open_requests(&mut totals, clock.as_ref())).await?;
         let mut state = BudgetState {
             last_request: totals.last_request(),
-            quotas: totals.quotas().clone(),
             by_task: totals.tokens_by_task().into_iter().collect(),
             ..BudgetState::default()
         };
@@ -231,29 +224,6 @@ impl BudgetGuard {
         }
         self.settled.notify_waiters();
         self.write(LedgerEntry::Ended { request, account, usage, confirmed });
-    }
-
-    /// Returns the end of the quota window of this account that is used up, if there is one.
-    pub fn quota_until(&self, account: &str) -> Option<UnixMs> {
-        let now = self.clock.now();
-        self.state.lock().quotas.get(account).copied().filter(|until| *until > now)
-    }
-
-    /// Records that the quota of an account is used up. The record survives the death of the process once it is written.
-    pub fn record_quota(&self, account: &str, until: UnixMs) {
-        let note =
-            StateNote::QuotaUsed { account: account.to_owned(), until: until.to_clock_or_date(self.clock.now()) };
-        {
-            let mut state = self.state.lock();
-            state.quotas.insert(account.to_owned(), until);
-            state.unreported_quota = Some(note);
-        }
-        self.write(LedgerEntry::QuotaUsed { provider: account.to_owned(), until });
-    }
-
-    /// Returns the note of a quota that was used up since the last call.
-    pub fn take_used_quota(&self) -> Option<StateNote> {
-        self.state.lock().unreported_quota.take()
     }
 
     /// Counts usage for which no budget was reserved.
@@ -463,6 +433,7 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
 mod tests {
     use super::*;
     use crate::domain::budget::Price;
+    use crate::domain::state_note::StateNote;
     use crate::domain::team_spec::ModelSpec;
     use crate::embed::SystemClock;
     use crate::stores::memory::MemoryLedger;

@@ -1,5 +1,5 @@
-//! Paths outside the workspace that commands must not write: the user's config, the record of what the user agreed to, and the `PATH`
-//! folders below the home folder.
+//! Paths outside the workspace that commands must not write: the user's config, the record of what the user agreed to, the limits of
+//! accounts, and the `PATH` folders below the home folder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
@@ -96,17 +96,18 @@ fn nearest_existing(path: &Path) -> Option<&Path> {
     path.ancestors().find(|path| path.symlink_metadata().is_ok())
 }
 
-/// Rules that hold for every command, for paths outside the workspace. The folder of the user's config, that of the trust entries and the
-/// `PATH` folders below the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
+/// Rules that hold for every command, for paths outside the workspace. The folder of the user's config, those of the trust entries and of
+/// the accounts, and the `PATH` folders below the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let own = own_files().flat_map(|file| own_file_rules(&file, workspace));
     let search_path = search_path_rules(protected_search_folders(workspace, writable), workspace);
     own.chain(search_path).chain(super::multiplexers::rules(workspace)).collect()
 }
 
-/// The user's config file, and a file in the folder of trust entries.
+/// The user's config file, and a file in each folder of Brigade's own records.
 fn own_files() -> impl Iterator<Item = PathBuf> {
-    user_config_file().into_iter().chain(trust_folder().map(|folder| folder.join("entry.json")))
+    let folders = trust_folder().into_iter().chain(accounts_folder());
+    user_config_file().into_iter().chain(folders.map(|folder| folder.join("entry.json")))
 }
 
 /// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
@@ -116,7 +117,16 @@ pub fn user_config_file() -> Option<PathBuf> {
 
 /// The folder with the record of what the user agreed to: `$XDG_STATE_HOME/brigade/trust`, or the same in `~/.local/state`.
 pub fn trust_folder() -> Option<PathBuf> {
-    Some(user_folder("XDG_STATE_HOME", ".local/state")?.join("brigade/trust"))
+    Some(state_folder()?.join("trust"))
+}
+
+/// The folder with the limits of accounts: `$XDG_STATE_HOME/brigade/accounts`, or the same in `~/.local/state`.
+pub fn accounts_folder() -> Option<PathBuf> {
+    Some(state_folder()?.join("accounts"))
+}
+
+fn state_folder() -> Option<PathBuf> {
+    Some(user_folder("XDG_STATE_HOME", ".local/state")?.join("brigade"))
 }
 
 /// The folder that a variable names, or this one in the home folder. See the XDG Base Directory Specification.
@@ -125,7 +135,7 @@ fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
     folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))
 }
 
-/// Creates the folders of the user's config file and of the trust entries, and the `PATH` folders below the home folder, so that
+/// Creates the folders of the user's config file and of Brigade's own records, and the `PATH` folders below the home folder, so that
 /// [`home_rules`] can protect them. Returns a warning if a command can still replace the user's files.
 #[must_use]
 pub fn create_home_folders(workspace: &Path, writable: &[PathBuf]) -> Option<String> {

@@ -1,5 +1,6 @@
 //! Storage. Locks and blocking I/O are only used in these modules.
 
+pub mod accounts;
 pub mod approvals;
 pub mod board_engine;
 pub mod file;

@@ -24,7 +24,10 @@ use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Actor, ActorKind, Change, TaskEdit};
-use crate::ports::{Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook};
+use crate::ports::{
+    AccountStore, Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook,
+};
+use crate::run::accounts::Accounts;
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
 use crate::run::recorder;
@@ -69,6 +72,8 @@ pub struct TeamDependencies {
     pub sandbox: Sandbox,
     /// Creates model clients.
     pub connect: ModelConnector,
+    /// The limits of accounts that other processes use too; `None` if they stay in this process.
+    pub accounts: Option<Arc<dyn AccountStore>>,
     /// Creates tools.
     pub tool_factory: ToolFactory,
     /// The repository, if each task has a separate worktree.
@@ -171,6 +176,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         workspace: WorkspaceAccess { root: deps.workspace, control_files: deps.control_files, sandbox: deps.sandbox },
         isolation,
         budget,
+        accounts: Accounts::new(deps.accounts, Arc::clone(&clock)),
         events: recorder,
         output: output_stream.clone(),
         member_reported: Arc::default(),

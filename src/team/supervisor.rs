@@ -19,6 +19,7 @@ use crate::agents::builtin::BuiltinAgent;
 use crate::agents::runbook::RunbookAgent;
 use crate::agents::turn_control::TurnControl;
 use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices, ExternalAgent};
+use crate::domain::account::{Account, AccountId};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
@@ -27,6 +28,7 @@ use crate::domain::records::RosterMember;
 use crate::domain::team_spec::{AgentKind, MEMBERS_MAX, MemberSpec, ModelSpec};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::run::progress::Progress;
+use crate::sandbox::environment::passed_variables;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::attempt_quota::AttemptQuota;
 use crate::service::command::CommandRegistry;
@@ -47,6 +49,28 @@ pub type ToolFactory = Arc<dyn Fn(&ToolUser<'_>) -> Vec<Arc<dyn Tool>> + Send + 
 
 /// Builds the agent of a member.
 type MakeBackend = Box<dyn FnOnce(&AgentHost) -> Box<dyn AgentBackend> + Send>;
+
+/// The agent of a member before its host is ready.
+struct PreparedAgent {
+    make_backend: MakeBackend,
+    account: Account,
+}
+
+/// Returns the account of a member with these settings. `server` is the account that its model's client reports.
+fn account_of(spec: &ModelSpec, server: Option<AccountId>) -> Account {
+    let name = spec.account();
+    let (id, is_shared) = match (spec.agent, server) {
+        (AgentKind::Builtin, Some(id)) => (id, true),
+        // The program has its own login, unless a variable names another one.
+        (AgentKind::Program(_), _) => {
+            let passed = passed_variables(&spec.pass_env);
+            let parts = passed.iter().flat_map(|(variable, value)| [variable.as_bytes(), value.as_bytes()]);
+            (AccountId::of(&std::iter::once(name.as_bytes()).chain(parts).collect::<Vec<_>>()), true)
+        }
+        _ => (AccountId::of(&[name.as_bytes()]), false),
+    };
+    Account { id, name: name.into(), is_shared }
+}
 
 /// Checks that a member can be started with this model.
 ///
@@ -132,13 +156,13 @@ impl Supervisor {
         let is_spawned = before.map_or(spec.is_spawned, |member| member.is_spawned);
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         let status = before.map_or_else(TeammateStatus::default, RunningMember::status_after_exit);
-        let make_backend = self.backend_maker(&spec)?;
+        let agent = self.prepare_agent(&spec)?;
         progress.set_claim(None);
         progress.record_activity();
         let (status_sender, status) = watch::channel(status);
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
-        let abort_handle = self.start(&spec, make_backend, Arc::clone(&progress), received, status_sender, wait);
+        let abort_handle = self.start(&spec, agent, Arc::clone(&progress), received, status_sender, wait);
         let member = RunningMember {
             capabilities: spec.capabilities(),
             scope: self.services.spec.task_scope(&spec),
@@ -164,23 +188,26 @@ impl Supervisor {
     }
 
     /// Returns what builds the member's agent once its host is ready.
-    fn backend_maker(&mut self, spec: &MemberSpec) -> Result<MakeBackend, String> {
+    fn prepare_agent(&mut self, spec: &MemberSpec) -> Result<PreparedAgent, String> {
         let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &self.services.spec, member: spec });
-        Ok(match spec.model.agent {
+        let mut server = None;
+        let make_backend: MakeBackend = match spec.model.agent {
             AgentKind::Builtin => {
                 let model = (self.spawn_context.connect)(&spec.model)?;
+                server = model.account();
                 let tool_specs = self.specs_of(&tools);
                 Box::new(move |host| Box::new(BuiltinAgent::new(model, tools, tool_specs, host)))
             }
             AgentKind::Runbook => Box::new(|_| Box::new(RunbookAgent::default())),
             AgentKind::Program(program) => Box::new(move |host| Box::new(ExternalAgent::new(program, tools, host))),
-        })
+        };
+        Ok(PreparedAgent { make_backend, account: account_of(&spec.model, server) })
     }
 
     fn start(
         &mut self,
         spec: &MemberSpec,
-        make_backend: MakeBackend,
+        agent: PreparedAgent,
         progress: Arc<Progress>,
         commands: mpsc::Receiver<TeammateCommand>,
         status: watch::Sender<TeammateStatus>,
@@ -201,8 +228,8 @@ impl Supervisor {
         let span = tracing::info_span!("teammate", name = %spec.name);
         let run = async move {
             tokio::time::sleep(wait).await;
-            let host = AgentHost::resume(spec, services, context, turn_control).await?;
-            let backend = make_backend(&host);
+            let host = AgentHost::resume(spec, agent.account, services, context, turn_control).await?;
+            let backend = (agent.make_backend)(&host);
             Teammate::new(host, backend, commands, status, work_gates, reclaim_order).run().await
         };
         self.join_set.spawn(run.instrument(span))

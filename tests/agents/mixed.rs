@@ -68,7 +68,7 @@ fn mixed_team_completes_all_tasks_despite_quota() {
     for task in workspace.tasks() {
         assert!(task.get("failures").is_none_or(|failures| failures == 0), "{task}");
     }
-    assert!(workspace.read(".team/ledger.jsonl").contains("\"state\":\"quota_used\""));
+    assert!(workspace.read(".team/events.jsonl").contains("has used up its quota until"));
     // A task takes two answers: a command, and the report that ends it.
     let cost = workspace.json(&["cost"]);
     assert_eq!(cost["tokens"], 4 * 2 * RECORDED_TOKENS + 2 * 2 * OWN_TOKENS, "{cost}");

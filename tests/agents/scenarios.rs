@@ -113,8 +113,8 @@ pub fn refuse_quota(resets_after_s: u64) -> Reply {
 /// The team waits for the end of the quota window, and counts no failure.
 fn check_quota(workspace: &TestWorkspace, code: Option<i32>) {
     check_task(workspace, code);
-    let ledger = workspace.read(".team/ledger.jsonl");
-    assert!(ledger.contains("\"state\":\"quota_used\""), "{ledger}");
+    let events = workspace.read(".team/events.jsonl");
+    assert!(events.contains("has used up its quota until"), "{events}");
     let task = workspace.task(1);
     assert!(task.get("failures").is_none_or(|failures| failures == 0), "{task}");
 }

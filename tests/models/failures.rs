@@ -22,6 +22,9 @@ async fn failure(reply: Reply) -> ModelError {
         ModelError::Temporary { message, retry_after } => {
             ModelError::Temporary { message: portless(message), retry_after }
         }
+        ModelError::Limited { message, wait, is_quota } => {
+            ModelError::Limited { message: portless(message), wait, is_quota }
+        }
         ModelError::Final(message) => ModelError::Final(portless(message)),
         ModelError::WrongSetting(message) => ModelError::WrongSetting(portless(message)),
         ModelError::NoServer(message) => ModelError::NoServer(portless(message)),
@@ -31,7 +34,9 @@ async fn failure(reply: Reply) -> ModelError {
 
 async fn temporary_failure(reply: Reply) -> (String, Option<Duration>) {
     match failure(reply).await {
-        ModelError::Temporary { message, retry_after } => (message, retry_after),
+        ModelError::Temporary { message, retry_after: wait } | ModelError::Limited { message, wait, .. } => {
+            (message, wait)
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::process::Output;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::answers::KEY;
 use super::team::{both, run, statuses, well_behaved, workspace};
 use crate::testkit::model_server::{Reply, Server, ServerAction, error_reply, full_response};
-use crate::testkit::process::eventually;
+use crate::testkit::process::{Process, eventually};
 use crate::testkit::workspace::TestWorkspace;
 
 /// A limit for tests, in milliseconds.
@@ -156,7 +157,7 @@ async fn used_up_quota_holds_for_account_and_survives_kill() {
     for launch in 0..2 {
         let mut brigade = workspace.brigade(&["run", "crew"]);
         brigade.env(brigade::providers::messages::API_KEY, KEY);
-        let mut run = crate::testkit::process::Process::start(brigade, &workspace.join(&format!("said-{launch}.txt")));
+        let mut run = Process::start(brigade, &workspace.join(&format!("said-{launch}.txt")));
         eventually("all wait for the quota", async || {
             let team = workspace.json(&["team"]).to_string();
             team.matches("quota until ").count() == 4
@@ -168,4 +169,42 @@ async fn used_up_quota_holds_for_account_and_survives_kill() {
     // Members that claimed at the same time may each ask once, before the first answer.
     assert!(server.requests().len() <= 2, "two tasks, one request each at most: {}", server.requests().len());
     assert_no_attempt_failed(&workspace);
+}
+
+/// After a refusal, no member of the account sends before the time that the server names: neither those of the same team nor those of
+/// another process.
+#[tokio::test(flavor = "multi_thread")]
+async fn limit_of_account_holds_for_other_processes() {
+    const WAIT: Duration = Duration::from_secs(3);
+    let times = Arc::<Mutex<Vec<Instant>>>::default();
+    let seen = Arc::clone(&times);
+    let server = Server::start(move |request, count| {
+        seen.lock().unwrap().push(Instant::now());
+        let limited = || error_reply(429, "retry-after: 3\r\n", "rate_limit_error", "slow down");
+        if count == 0 { limited() } else { well_behaved(request, count) }
+    })
+    .await;
+    let state = tempfile::tempdir().unwrap();
+    let start = |workspace: &TestWorkspace| {
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env(brigade::providers::messages::API_KEY, KEY).env("XDG_STATE_HOME", state.path());
+        Process::start(brigade, &workspace.join("said.txt"))
+    };
+    let accounts = state.path().join("brigade/accounts");
+    let files = || std::fs::read_dir(&accounts).into_iter().flatten().flatten().map(|entry| entry.path());
+    let records = || files().filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let (first, second) = (with_plan(&server.url, &["alice"]), with_plan(&server.url, &["bob", "carol"]));
+    let mut running = vec![start(&first)];
+    eventually("the limit is recorded", async || records().count() == 1).await;
+    running.push(start(&second));
+    for run in &mut running {
+        assert_eq!(tokio::task::block_in_place(|| run.code()), Some(0), "{}", run.output_so_far());
+    }
+    let times = times.lock().unwrap();
+    assert!(times[1] - times[0] >= WAIT, "{:?}", times[1] - times[0]);
+    assert!(times.len() > 8, "both teams worked: {}", times.len());
+    let text: String = records().map(|path| format!("{path:?} {}", std::fs::read_to_string(&path).unwrap())).collect();
+    assert!(!text.contains(KEY) && text.contains("until"), "{text}");
+    assert_no_attempt_failed(&first);
+    assert_no_attempt_failed(&second);
 }

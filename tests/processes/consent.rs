@@ -311,7 +311,7 @@ fn command_of_agent_cannot_write_trust() {
     let home = tempfile::tempdir().unwrap();
     // A workspace can contain the home folder.
     for inside in [false, true] {
-        let script = "mv \"$XDG_STATE_HOME/brigade\" \"$XDG_STATE_HOME/moved\" || true; touch \"$XDG_STATE_HOME/brigade/trust/mine\" || touch refused";
+        let script = "mv \"$XDG_STATE_HOME/brigade\" \"$XDG_STATE_HOME/moved\" || true; touch \"$XDG_STATE_HOME/brigade/trust/mine\" || touch \"$XDG_STATE_HOME/brigade/accounts/mine\" || touch refused";
         let workspace = TestWorkspace::with_team(1, &format!("## One\n```sh\n{script}\n```\n"));
         if !is_confined(&workspace) {
             println!("skipped: commands are not confined here");
@@ -322,7 +322,9 @@ fn command_of_agent_cannot_write_trust() {
         run.env("XDG_STATE_HOME", &state);
         let answer = ProcessOutput::of(run);
         assert_eq!(answer.code, Some(0), "{inside}: {answer:?}");
-        let is_kept = state.join("brigade/trust").is_dir() && !state.join("brigade/trust/mine").exists();
+        let is_kept = state.join("brigade/trust").is_dir()
+            && !state.join("brigade/trust/mine").exists()
+            && !state.join("brigade/accounts/mine").exists();
         assert!(workspace.join("refused").exists() && is_kept, "{inside}: {answer:?}");
     }
 }

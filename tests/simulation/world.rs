@@ -502,6 +502,7 @@ impl World {
             workspace: self.folder.path().to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
             sandbox: Sandbox::without_guard(),
+            accounts: None,
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,

@@ -342,6 +342,7 @@ impl TestTeam {
             workspace: self.workspace.clone(),
             control_files: Arc::<[PathBuf]>::default(),
             sandbox: self.sandbox.clone(),
+            accounts: None,
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,

@@ -105,6 +105,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("cap_tempfile",  &["tools"],                "as cap_std"),
     ("schemars",      &["tools", "cli"],         "the arguments of tools, as models read them"),
     ("rmcp",          &["cli"],                  "the Model Context Protocol over stdio"),
+    ("dashmap",       &["run"],                  "a registry that many tasks read and write"),
     ("glob",          &["config"],               "patterns of files are expanded where settings are read"),
     ("ignore",        &["tools"],                "walks the workspace for glob and grep"),
     ("globset",       &["tools"],                "as ignore"),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::domain::budget::{UsageFault, is_below_text};
 use crate::domain::transcript::Usage;
 use crate::ports::{Listener, ModelRequest};
+use crate::run::accounts::Admission;
 use crate::run::budget::Reservation;
 use crate::run::progress::Progress;
 use crate::run::stream::{OutputBroadcast, StreamEvent};
@@ -19,6 +20,8 @@ pub struct ResponseListener<'a> {
     pub output: Option<&'a OutputBroadcast>,
     /// The request's reservation.
     pub reservation: &'a Reservation,
+    /// The permission of its account to send it.
+    pub admission: &'a Admission,
     /// True if a server reports the usage, so that it can be wrong.
     pub has_server: bool,
     /// True after the first part of the answer.
@@ -26,6 +29,12 @@ pub struct ResponseListener<'a> {
 }
 
 impl ResponseListener<'_> {
+    /// Records that a part of the answer has arrived.
+    fn record_part(&self) {
+        self.has_received.store(true, Ordering::Relaxed);
+        self.admission.accept();
+    }
+
     /// Sends a step of the answer to front ends.
     pub fn publish(&self, event: StreamEvent) {
         if let Some(output) = self.output {
@@ -53,17 +62,17 @@ impl Listener for ResponseListener<'_> {
 
     fn on_text(&self, delta: &str) {
         self.progress.renew();
-        self.has_received.store(true, Ordering::Relaxed);
+        self.record_part();
         self.publish(StreamEvent::Text(delta.to_owned()));
     }
 
     fn on_bytes(&self, bytes: usize) {
-        self.has_received.store(true, Ordering::Relaxed);
+        self.record_part();
         self.reservation.record_bytes(bytes);
     }
 
     fn on_usage(&self, usage: Usage) {
-        self.has_received.store(true, Ordering::Relaxed);
+        self.record_part();
         if self.has_server && !self.request.can_have_used(usage) {
             self.reservation.mark_misreported(UsageFault::AboveRequest);
         } else {

@@ -15,8 +15,9 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::{duration, exponential_backoff};
 use crate::ports::{ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason};
-use crate::run::budget::{BudgetError, BudgetSpent};
-use crate::run::progress::Activity;
+use crate::run::accounts::{Admission, Refusal, WAIT_IN_TURN_MAX};
+use crate::run::budget::{BudgetError, BudgetSpent, Reservation};
+use crate::run::progress::{Activity, ActivityGuard};
 use crate::run::stream::StreamEvent;
 
 /// The first wait; each further wait is twice as long.
@@ -27,8 +28,9 @@ const WAIT_MIN: Duration = Duration::from_millis(250);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The longest extension of a wait that the provider asks for.
 const EXTENSION_MAX: Duration = Duration::from_secs(5);
-/// The longest wait within a turn that a provider can ask for. A longer one is the end of a quota window: the claim is released.
-pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+
+/// The reason for a wait that an earlier request of the account caused.
+const LIMITED: &str = "the provider limits its account";
 
 /// The reason for a missing answer.
 #[derive(Debug)]
@@ -52,52 +54,142 @@ impl Turn<'_> {
         let outage_limit = limits.model.outage_limit();
         let started = Instant::now();
         let mut retries = 0;
+        let mut last_error = None;
         loop {
-            let (message, retry_after) = match self.request_once(request, most).await {
-                Err(RequestFailure::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
-                Err(RequestFailure::Model(ModelError::NoServer(message))) if outage_limit.is_none() => (message, None),
+            let outcome = match self.reserve(request, most, retries, last_error.take()).await {
+                Ok((admission, reservation)) => {
+                    let outcome = self.request_once(request, &reservation, &admission).await;
+                    self.record_limit(outcome, &admission).await
+                }
+                Err(failure) => Err(failure),
+            };
+            let error = match outcome {
+                Err(RequestFailure::Model(error)) if may_retry(&error, outage_limit) => error,
                 outcome => return outcome,
             };
             retries += 1;
             let chance = random_fraction(retries, &request.teammate, self.host.services.clock.now());
-            let wait = match retry_after {
-                Some(requested) => extended_wait(requested.max(WAIT_MIN), chance),
-                None => backoff(retries, chance),
-            };
-            let failure =
-                || Err(RequestFailure::Model(ModelError::Temporary { message: message.clone(), retry_after }));
+            let wait = RetryWait::after(&error, retries, chance);
             let is_over_limit = outage_limit.is_some_and(|limit| started.elapsed() >= limit);
-            if retries > limits.model.retries_max || retry_after > Some(RETRY_AFTER_MAX) || is_over_limit {
-                return failure();
+            if retries > limits.model.retries_max || wait.is_quota || is_over_limit {
+                return Err(RequestFailure::Model(error));
             }
-            self.host.record_retry(message.clone(), wait, retries);
-            let until = self.host.services.clock.now().plus(wait);
-            let retry = format!("retry {retries} of {}", limits.model.retries_max);
-            let description = match retry_after {
-                Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
-                None => format!("next request at {} ({retry})", until.to_clock()),
-            };
-            let activity = Activity::RetryingModel(format!("{description}: {message}").into());
-            let waiting = self.host.progress.start_activity(activity, wait + limits.stall_timeout);
+            self.host.record_retry(error.to_string(), wait.time, retries);
+            if wait.is_of_account {
+                // The next request waits until the account may send it.
+                last_error = Some(error);
+                continue;
+            }
+            let waiting = self.start_wait(wait.time, wait.is_requested, retries, &error.to_string());
             tokio::select! {
                 biased;
-                () = self.host.turn_control.wait_for_level(StopLevel::FinishTurn) => return failure(),
-                () = tokio::time::sleep(wait) => {}
+                () = self.host.turn_control.wait_for_level(StopLevel::FinishTurn) => return Err(RequestFailure::Model(error)),
+                () = tokio::time::sleep(wait.time) => {}
             }
             drop(waiting);
         }
     }
 
-    async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
-        let reservation = match self.host.reserve_budget(&request.model, most).await {
-            Some(Ok(reservation)) => reservation,
-            Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent.into())),
-            Some(Err(error @ BudgetError::Unrecorded(_))) => {
-                let error = ModelError::Temporary { message: error.to_string(), retry_after: None };
-                return Err(RequestFailure::Model(error));
+    /// Records a limit of the account for all its members. The error then has the wait until its end.
+    async fn record_limit(
+        &self,
+        outcome: Result<ModelResponse, RequestFailure>,
+        admission: &Admission,
+    ) -> Result<ModelResponse, RequestFailure> {
+        match outcome {
+            Err(RequestFailure::Model(ModelError::Limited { message, wait, is_quota })) => {
+                let services = &self.host.services;
+                let refusal = Refusal { wait, is_quota };
+                let limit = services.accounts.record_refusal(&self.host.account, refusal, admission).await;
+                let wait = Some(limit.until.since(services.clock.now()));
+                Err(RequestFailure::Model(ModelError::Limited { message, wait, is_quota: limit.is_quota }))
             }
-            None => return Err(RequestFailure::Aborted),
+            outcome => outcome,
+        }
+    }
+
+    /// Waits until the account may send the request, after this number of retries because of `last_error`.
+    async fn admit(
+        &self,
+        request: &ModelRequest,
+        retries: u32,
+        last_error: Option<ModelError>,
+    ) -> Result<Admission, RequestFailure> {
+        let services = &self.host.services;
+        let stall_timeout = services.spec.limits.stall_timeout;
+        let now = services.clock.now();
+        let chance = random_fraction(retries, &request.teammate, now);
+        let admission = services.accounts.admit(&self.host.account, chance);
+        tokio::pin!(admission);
+        let message = last_error.as_ref().map_or_else(|| LIMITED.to_owned(), ModelError::to_string);
+        let limit = services.accounts.limit(&self.host.account).await;
+        let wait = limit.map(|limit| limit.until.since(now));
+        let _waiting = wait.map(|wait| self.start_wait(wait, true, retries, &message));
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut admission => break outcome,
+                () = self.host.turn_control.wait_for_level(StopLevel::FinishTurn) => {
+                    return Err(last_error.map_or(RequestFailure::Aborted, RequestFailure::Model));
+                }
+                // Others of the account may go first.
+                () = tokio::time::sleep(stall_timeout / 2) => self.host.progress.renew(),
+            }
         };
+        outcome.map_err(|limit| {
+            let wait = Some(limit.until.since(services.clock.now()));
+            RequestFailure::Model(ModelError::Limited { message, wait, is_quota: limit.is_quota })
+        })
+    }
+
+    /// Shows the wait before the next request.
+    fn start_wait(&self, wait: Duration, is_limited: bool, retries: u32, message: &str) -> ActivityGuard<'_> {
+        let services = &self.host.services;
+        let limits = &services.spec.limits;
+        let until = services.clock.now().plus(wait).to_clock();
+        let retry = format!("retry {retries} of {}", limits.model.retries_max);
+        let description = match (is_limited, retries) {
+            (true, 0) => format!("limited until {until} ({})", duration(wait)),
+            (true, _) => format!("limited until {until} ({}; {retry})", duration(wait)),
+            (false, _) => format!("next request at {until} ({retry})"),
+        };
+        let activity = Activity::RetryingModel(format!("{description}: {message}").into());
+        self.host.progress.start_activity(activity, wait + limits.stall_timeout)
+    }
+
+    /// Waits until the account and the budget allow the request.
+    async fn reserve(
+        &self,
+        request: &ModelRequest,
+        most: Usage,
+        retries: u32,
+        last_error: Option<ModelError>,
+    ) -> Result<(Admission, Reservation), RequestFailure> {
+        loop {
+            let admission = self.admit(request, retries, last_error.clone()).await?;
+            let reservation = match self.host.reserve_budget(&request.model, most).await {
+                Some(Ok(reservation)) => reservation,
+                Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent.into())),
+                Some(Err(error @ BudgetError::Unrecorded(_))) => {
+                    let error = ModelError::Temporary { message: error.to_string(), retry_after: None };
+                    return Err(RequestFailure::Model(error));
+                }
+                None => return Err(RequestFailure::Aborted),
+            };
+            // A request of the account can have been refused while this one waited for the budget.
+            if self.host.services.accounts.known_limit(&self.host.account).is_none() {
+                return Ok((admission, reservation));
+            }
+            reservation.mark_declined();
+        }
+    }
+
+    async fn request_once(
+        &self,
+        request: &ModelRequest,
+        reservation: &Reservation,
+        admission: &Admission,
+    ) -> Result<ModelResponse, RequestFailure> {
         let _busy =
             self.host.progress.start_activity(Activity::AskingModel, self.host.services.spec.limits.stall_timeout);
         // Summaries and answers of sub-agents are for the model only, so they are not streamed.
@@ -107,7 +199,8 @@ impl Turn<'_> {
             request,
             progress: &self.host.progress,
             output: output_stream,
-            reservation: &reservation,
+            reservation,
+            admission,
             has_server: self.agent.model.has_server(),
             has_received: false.into(),
         };
@@ -120,6 +213,7 @@ impl Turn<'_> {
         };
         let outcome = outcome.map(|response| {
             listener.publish(StreamEvent::Ended);
+            admission.accept();
             let bytes = response.content.iter().map(block_bytes).sum();
             let usage = response.usage.and_then(|usage| listener.checked(usage, bytes as u64));
             // The usage of an answer that was ended early is not known.
@@ -149,6 +243,43 @@ impl Turn<'_> {
         if listener.has_received.load(Ordering::Relaxed) || self.host.services.budget.spent().is_some() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// The wait before a retry.
+struct RetryWait {
+    time: Duration,
+    /// True if the provider asked for it.
+    is_requested: bool,
+    /// True if every request of the account waits.
+    is_of_account: bool,
+    /// True if a retry within the turn cannot help.
+    is_quota: bool,
+}
+
+impl RetryWait {
+    /// Returns the wait after this error, before retry number `retries`.
+    fn after(error: &ModelError, retries: u32, chance: f64) -> Self {
+        let (requested, is_of_account, is_quota) = match error {
+            ModelError::Limited { wait, is_quota, .. } => (*wait, true, *is_quota),
+            ModelError::Temporary { retry_after, .. } => (*retry_after, false, *retry_after > Some(WAIT_IN_TURN_MAX)),
+            _ => (None, false, false),
+        };
+        let time = match requested {
+            Some(requested) if is_of_account => requested,
+            Some(requested) => extended_wait(requested.max(WAIT_MIN), chance),
+            None => backoff(retries, chance),
+        };
+        Self { time, is_requested: requested.is_some(), is_of_account, is_quota }
+    }
+}
+
+/// Returns true if the request may be sent again after this error. Without a limit of outages, a server may not be there yet.
+fn may_retry(error: &ModelError, outage_limit: Option<Duration>) -> bool {
+    match error {
+        ModelError::Temporary { .. } | ModelError::Limited { .. } => true,
+        ModelError::NoServer(_) => outage_limit.is_none(),
+        _ => false,
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Turn;
 use super::request_prefix::RequestPrefix;
-use super::retry::{RETRY_AFTER_MAX, RequestFailure};
+use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::REPORT_TOOL;
@@ -19,6 +19,7 @@ use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
+use crate::run::accounts::WAIT_IN_TURN_MAX;
 
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
@@ -239,10 +240,15 @@ pub(super) fn outcome_of(failure: RequestFailure, now: UnixMs) -> TurnOutcome {
         RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(*spent),
         RequestFailure::Model(error) => {
             let kind = match &error {
-                ModelError::Temporary { retry_after: Some(wait), .. } if *wait > RETRY_AFTER_MAX => {
+                ModelError::Temporary { retry_after: Some(wait), .. } if *wait > WAIT_IN_TURN_MAX => {
                     ModelFailureKind::Quota { until: now.plus(*wait) }
                 }
-                ModelError::Temporary { retry_after, .. } => ModelFailureKind::Temporary { retry_after: *retry_after },
+                ModelError::Limited { wait, is_quota, .. } if *is_quota => {
+                    ModelFailureKind::Quota { until: now.plus(wait.unwrap_or_default()) }
+                }
+                ModelError::Limited { wait: retry_after, .. } | ModelError::Temporary { retry_after, .. } => {
+                    ModelFailureKind::Temporary { retry_after: *retry_after }
+                }
                 ModelError::WrongSetting(_) | ModelError::NoServer(_) => ModelFailureKind::WrongSetting,
                 ModelError::ContextTooLong { .. } | ModelError::Final(_) => ModelFailureKind::Permanent,
             };

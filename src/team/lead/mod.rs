@@ -391,7 +391,7 @@ impl Lead {
 
     /// Pauses the team after a quota was used up, if the config says so.
     async fn check_quota(&mut self) {
-        let Some(note) = self.services.budget.take_used_quota() else { return };
+        let Some(note) = self.services.accounts.take_used_quota() else { return };
         if self.services.spec.on_quota == OnQuota::Pause && self.steering.desired != Mode::Pause {
             self.end_mode(self.steering.desired, &note.to_file_text()).await;
         }

@@ -38,15 +38,13 @@ impl Teammate {
                 is_first
             }
             ModelFailureKind::Quota { until } => {
-                let account = self.host.spec.model.account();
+                let account = &self.host.account;
                 let now = services.clock.now();
-                let is_first = services.budget.quota_until(&account).is_none();
-                services.budget.record_quota(&account, until);
-                self.back_off.begin_quota_wait(until, now);
-                services.events.warn_once(
-                    "quota",
-                    &format!("{account} has used up its quota until {}: {reason}", until.to_clock_or_date(now)),
-                );
+                let (limit, is_first) = services.accounts.record_quota(account, until).await;
+                self.back_off.begin_quota_wait(limit.until, now);
+                let until = limit.until.to_clock_or_date(now);
+                let warning = format!("{} has used up its quota until {until}: {reason}", account.name);
+                services.events.warn_once("quota", &warning);
                 is_first
             }
             ModelFailureKind::WrongSetting | ModelFailureKind::Permanent => {
@@ -153,12 +151,13 @@ impl Teammate {
     }
 
     /// Begins to wait if the quota of its account is used up.
-    pub(super) fn wait_for_quota(&mut self) {
-        let until = self.host.services.budget.quota_until(&self.host.spec.model.account());
-        if let Some(until) = until
-            && self.back_off.can_work()
-        {
-            self.back_off.begin_quota_wait(until, self.host.services.clock.now());
+    pub(super) async fn wait_for_quota(&mut self) {
+        if !self.back_off.can_work() {
+            return;
+        }
+        let limit = self.host.services.accounts.limit(&self.host.account).await;
+        if let Some(quota) = limit.filter(|limit| limit.is_quota) {
+            self.back_off.begin_quota_wait(quota.until, self.host.services.clock.now());
             self.report();
         }
     }

@@ -263,7 +263,7 @@ impl Teammate {
     async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         let is_idle = self.control.phase.is_idle();
         if is_idle {
-            self.wait_for_quota();
+            self.wait_for_quota().await;
             if !self.back_off.can_work() {
                 return self.read_mail_without_model().await;
             }
@@ -328,7 +328,7 @@ impl Teammate {
         if !self.control.phase.is_idle() {
             return Ok(Vec::new());
         }
-        self.wait_for_quota();
+        self.wait_for_quota().await;
         let may_claim = self.work_gate().claim && self.back_off.can_work();
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);
