@@ -279,6 +279,11 @@ impl Conversation {
         self.summary.as_deref()
     }
 
+    /// Returns the texts of the context that the provider has not counted.
+    pub fn unreported_texts(&self) -> impl Iterator<Item = &str> {
+        self.messages.unreported_texts()
+    }
+
     /// Returns the size of the context.
     pub fn size(&self) -> &ContextSize {
         self.messages.size()

@@ -84,6 +84,15 @@ impl MessageList {
         &self.messages
     }
 
+    /// Returns the texts of the messages that the provider has not counted.
+    pub fn unreported_texts(&self) -> impl Iterator<Item = &str> {
+        let messages = self.messages.iter().skip(self.size.first_unreported());
+        messages.flat_map(|message| &message.content).filter_map(|block| match block {
+            Block::Text { text } | Block::ToolResult { content: text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
     /// Returns the size.
     pub fn size(&self) -> &ContextSize {
         &self.size

@@ -28,6 +28,7 @@ mod prompt_tracker;
 pub mod runbook;
 pub mod task_start;
 pub mod token_estimate;
+mod tokenizer;
 mod transcript_writer;
 pub mod turn_control;
 mod working_dir;

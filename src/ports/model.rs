@@ -84,7 +84,12 @@ impl ModelRequest {
     /// Returns the most input tokens that a server can count: one for each byte of the body, and those that it adds. A token of any
     /// tokenizer stands for at least one byte.
     pub fn input_tokens_max(&self) -> u64 {
-        self.body_bytes().sum::<u64>() + PROVIDER_TOKENS_MAX
+        self.input_tokens_max_with(&text_bytes)
+    }
+
+    /// As [`Self::input_tokens_max`], with the most tokens that `text_tokens` returns for each text.
+    pub fn input_tokens_max_with(&self, text_tokens: &dyn Fn(&str) -> u64) -> u64 {
+        self.body_tokens(text_tokens).sum::<u64>() + PROVIDER_TOKENS_MAX
     }
 
     /// Returns true if a server can have counted this usage: at most [`Self::input_tokens_max`], and an answer of at most the requested
@@ -93,8 +98,8 @@ impl ModelRequest {
         let mut tokens = usage.total_input().saturating_sub(PROVIDER_TOKENS_MAX);
         // Stops counting as early as possible: a true report is far below the bound.
         let fits = tokens == 0
-            || self.body_bytes().any(|bytes| {
-                tokens = tokens.saturating_sub(bytes);
+            || self.body_tokens(&text_bytes).any(|most| {
+                tokens = tokens.saturating_sub(most);
                 tokens == 0
             });
         fits && usage.output_tokens <= u64::from(self.output_tokens_max)
@@ -106,38 +111,38 @@ impl ModelRequest {
         (self.system.len() + blocks.map(block_bytes).sum::<usize>()) as u64
     }
 
-    /// The most bytes of each part of the body, in any API.
-    fn body_bytes(&self) -> impl Iterator<Item = u64> {
+    /// The most tokens of each part of the body, in any API. Everything but texts counts as one for each byte.
+    fn body_tokens(&self, text_tokens: &dyn Fn(&str) -> u64) -> impl Iterator<Item = u64> {
         let tools = self.tools.iter().map(|tool| {
-            let texts = escaped_bytes(&tool.name) + escaped_bytes(&tool.description);
+            let texts = text_bytes(&tool.name) + text_bytes(&tool.description);
             FRAMING_BYTES_MAX + texts + tool.input_schema.to_string().len() as u64
         });
-        let messages = self.messages.iter().map(|message| message.body_bytes());
-        std::iter::once(FRAMING_BYTES_MAX + escaped_bytes(&self.system)).chain(tools).chain(messages)
+        let messages = self.messages.iter().map(move |message| message.tokens_max(text_tokens));
+        std::iter::once(FRAMING_BYTES_MAX + text_tokens(&self.system)).chain(tools).chain(messages)
     }
 }
 
 impl ChatMessage {
-    /// Returns the most bytes of the message in the body of a request, in any API.
-    pub fn body_bytes(&self) -> u64 {
-        FRAMING_BYTES_MAX + blocks_body_bytes(&self.content)
+    /// Returns the most tokens of the message in the body of a request, in any API. `text_tokens` returns the most for a text.
+    pub fn tokens_max(&self, text_tokens: &dyn Fn(&str) -> u64) -> u64 {
+        FRAMING_BYTES_MAX + blocks_tokens_max(&self.content, text_tokens)
     }
 }
 
-/// Returns the most bytes of these blocks in the body of a request, in any API.
-pub fn blocks_body_bytes(blocks: &[Block]) -> u64 {
-    let bytes = |block: &Block| match block {
-        Block::Text { text } => escaped_bytes(text),
+/// Returns the most tokens of these blocks in the body of a request, in any API. `text_tokens` returns the most for a text.
+pub fn blocks_tokens_max(blocks: &[Block], text_tokens: &dyn Fn(&str) -> u64) -> u64 {
+    let most = |block: &Block| match block {
+        Block::Text { text } => text_tokens(text),
         // Some APIs carry the arguments as JSON in a string.
-        Block::ToolUse { name, input, .. } => escaped_bytes(name) + escaped_bytes(&input.to_string()),
-        Block::ToolResult { content, .. } => escaped_bytes(content),
+        Block::ToolUse { name, input, .. } => text_bytes(name) + text_bytes(&input.to_string()),
+        Block::ToolResult { content, .. } => text_tokens(content),
         Block::Other(value) => value.to_string().len() as u64,
     };
-    blocks.iter().map(|block| FRAMING_BYTES_MAX + bytes(block)).sum()
+    blocks.iter().map(|block| FRAMING_BYTES_MAX + most(block)).sum()
 }
 
-/// Returns the bytes of a text in a JSON string (<https://www.rfc-editor.org/rfc/rfc8259#section-7>).
-fn escaped_bytes(text: &str) -> u64 {
+/// Returns the bytes of a text in a JSON string (<https://www.rfc-editor.org/rfc/rfc8259#section-7>). No tokenizer has more tokens.
+pub fn text_bytes(text: &str) -> u64 {
     let escapes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
         0..0x20 => 5,
@@ -297,10 +302,10 @@ mod tests {
     }
 
     #[test]
-    fn escaped_bytes_are_those_of_json() {
+    fn text_bytes_are_those_of_json() {
         for text in ["", "plain", "a\nb\t\"c\"\\", "\u{0}\u{1f}\u{8}\u{c}\r\u{7f}", "ä€😀\u{2028}"] {
             let json = serde_json::to_string(text).unwrap();
-            assert_eq!(escaped_bytes(text), json.len() as u64 - 2, "{json}");
+            assert_eq!(text_bytes(text), json.len() as u64 - 2, "{json}");
         }
     }
 }

@@ -107,6 +107,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("rmcp",          &["cli"],                  "the Model Context Protocol over stdio"),
     ("dashmap",       &["run"],                  "a registry that many tasks read and write"),
     ("glob",          &["config"],               "patterns of files are expanded where settings are read"),
+    ("tiktoken_rs",   &["agents"],               "counts the tokens of requests"),
     ("ignore",        &["tools"],                "walks the workspace for glob and grep"),
     ("globset",       &["tools"],                "as ignore"),
     ("fd_lock",       &["stores"],               "locks live in stores and nowhere else"),

@@ -1,9 +1,12 @@
 //! Sizes of requests: the model's context window, the limit for compaction, and the limit of an answer.
 
 use super::Turn;
+use crate::agents::tokenizer::{TokenCounter, Tokenizer};
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_DEFAULT_TOKENS: u64 = 128_000;
+/// An estimate from bytes is at least the true number divided by this: it counts a token for three bytes.
+const ESTIMATE_ERROR_MAX: u64 = 3;
 /// The limit of an answer is at most the context window divided by this.
 const ANSWER_DIVISOR: u64 = 4;
 
@@ -33,9 +36,27 @@ impl Turn<'_> {
         !self.host.conversation.is_short() && self.context_tokens() >= self.compact_at_tokens()
     }
 
-    /// Estimates the context's size in tokens.
+    /// Estimates the context's size in tokens. Texts of a server's model are counted by a tokenizer if the estimate from bytes could be so
+    /// far from the truth that it decides about compaction.
     fn context_tokens(&self) -> u64 {
         let conversation = &self.host.conversation;
-        conversation.size().estimate(self.agent.prefix.bytes + conversation.start_bytes() as u64)
+        let size = conversation.size();
+        let fixed_bytes = self.agent.prefix.bytes + conversation.start_bytes() as u64;
+        let estimate = size.estimate(fixed_bytes, None);
+        if self.agent.model.account().is_none() || estimate < self.compact_at_tokens() / ESTIMATE_ERROR_MAX {
+            return estimate;
+        }
+        let tokenizer = Tokenizer::of(&self.host.spec.model);
+        if size.has_ratio() && !tokenizer.is_own {
+            return estimate;
+        }
+        let ratio = tokenizer.tokens_per_byte(conversation.unreported_texts());
+        size.estimate(fixed_bytes, ratio)
+    }
+
+    /// Starts to count the texts of a request by the model's own tokenizer, if the team has a budget that needs exact reservations.
+    pub(super) fn own_tokens(&self) -> Option<TokenCounter> {
+        let tokenizer = Tokenizer::of(&self.host.spec.model);
+        if self.host.services.spec.budget.is_set() && tokenizer.is_own { tokenizer.counter() } else { None }
     }
 }

@@ -1,14 +1,15 @@
 //! The beginning of all requests of one context: system prompt and tools. It never changes, so providers find it in their caches.
 //!
-//! It also knows the most input tokens that a request can use. A server's report is exact for the beginning of the next request. Each
-//! byte after it can be a token.
+//! It also knows the most input tokens that a request can use. A server's report is exact for the beginning of the next request. After
+//! it, texts count exactly if the model's own tokenizer is loaded. Each other byte can be a token.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::agents::tokenizer::TokenCounter;
 use crate::domain::transcript::Usage;
-use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_body_bytes};
+use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_tokens_max, text_bytes};
 use crate::tools::Tool;
 
 /// The system prompt and the tools of the requests of a context.
@@ -39,12 +40,16 @@ impl RequestPrefix {
         Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64, reported: Mutex::default() }
     }
 
-    /// Returns the most input tokens that the server can count for a request with this prefix.
-    pub fn input_tokens_max(&self, request: &ModelRequest) -> u64 {
+    /// Returns the most input tokens that the server can count for a request with this prefix. `counter` counts texts by the model's own
+    /// tokenizer. Without it, and beyond its limit, each byte can be a token.
+    pub fn input_tokens_max(&self, request: &ModelRequest, counter: Option<&TokenCounter>) -> u64 {
+        let text_tokens =
+            |text: &str| counter.and_then(|counter| counter.count(text)).unwrap_or_else(|| text_bytes(text));
         let since_report = self.reported.lock().as_ref().and_then(|reported| {
-            bytes_after(&reported.messages, &request.messages).map(|bytes| reported.input_tokens + bytes)
+            let tokens = tokens_after(&reported.messages, &request.messages, &text_tokens);
+            tokens.map(|tokens| reported.input_tokens + tokens)
         });
-        since_report.unwrap_or_else(|| request.input_tokens_max())
+        since_report.unwrap_or_else(|| request.input_tokens_max_with(&text_tokens))
     }
 
     /// Records a plausible report of the usage of a request with this prefix. Requests for summaries end with an instruction that the
@@ -80,8 +85,12 @@ impl RequestPrefix {
     }
 }
 
-/// Returns the most bytes that follow `start` in the body of a request with these messages; `None` if they do not begin with `start`.
-fn bytes_after(start: &[Arc<ChatMessage>], messages: &[Arc<ChatMessage>]) -> Option<u64> {
+/// Returns the most tokens that follow `start` in a request with these messages; `None` if they do not begin with `start`.
+fn tokens_after(
+    start: &[Arc<ChatMessage>],
+    messages: &[Arc<ChatMessage>],
+    text_tokens: &dyn Fn(&str) -> u64,
+) -> Option<u64> {
     let (last, before) = start.split_last()?;
     let (same, rest) = messages.split_at_checked(before.len())?;
     let (grown, added) = rest.split_first()?;
@@ -90,7 +99,8 @@ fn bytes_after(start: &[Arc<ChatMessage>], messages: &[Arc<ChatMessage>]) -> Opt
         return None;
     }
     let new_blocks = grown.content.strip_prefix(last.content.as_slice())?;
-    Some(blocks_body_bytes(new_blocks) + added.iter().map(|message| message.body_bytes()).sum::<u64>())
+    let added = added.iter().map(|message| message.tokens_max(text_tokens));
+    Some(blocks_tokens_max(new_blocks, text_tokens) + added.sum::<u64>())
 }
 
 #[cfg(test)]
@@ -109,18 +119,18 @@ mod tests {
     }
 
     fn body_bytes(messages: &[Arc<ChatMessage>]) -> u64 {
-        messages.iter().map(|message| message.body_bytes()).sum()
+        messages.iter().map(|message| message.tokens_max(&text_bytes)).sum()
     }
 
     #[test]
     fn changed_beginning_has_no_report() {
         let [a, b, c] = ["a", "b", "c"].map(|text| vec![text.to_owned()]);
         let start = messages(&[a.clone(), b.clone()]);
-        assert_eq!(bytes_after(&start, &messages(&[a.clone(), c.clone()])), None);
-        assert_eq!(bytes_after(&start, &messages(&[c.clone(), b.clone(), a.clone()])), None);
-        assert_eq!(bytes_after(&start, &start[..1]), None);
-        assert_eq!(bytes_after(&[], &start), None);
-        assert!(bytes_after(&start, &messages(&[a, b, c])).is_some());
+        assert_eq!(tokens_after(&start, &messages(&[a.clone(), c.clone()]), &text_bytes), None);
+        assert_eq!(tokens_after(&start, &messages(&[c.clone(), b.clone(), a.clone()]), &text_bytes), None);
+        assert_eq!(tokens_after(&start, &start[..1], &text_bytes), None);
+        assert_eq!(tokens_after(&[], &start, &text_bytes), None);
+        assert!(tokens_after(&start, &messages(&[a, b, c]), &text_bytes).is_some());
     }
 
     proptest! {
@@ -135,7 +145,7 @@ mod tests {
             let last = start.last_mut().unwrap();
             last.truncate(1 + cut % 3);
             let start = messages(&start);
-            prop_assert_eq!(bytes_after(&start, &whole), Some(body_bytes(&whole) - body_bytes(&start)));
+            prop_assert_eq!(tokens_after(&start, &whole, &text_bytes), Some(body_bytes(&whole) - body_bytes(&start)));
         }
     }
 }

@@ -102,7 +102,7 @@ impl Turn<'_> {
         self.host.record_request_start();
         let started = Instant::now();
         let most = Usage {
-            input_tokens: prefix.input_tokens_max(&request),
+            input_tokens: prefix.input_tokens_max(&request, self.own_tokens().as_ref()),
             output_tokens: u64::from(request.output_tokens_max),
             ..Usage::default()
         };
