@@ -154,6 +154,7 @@ async fn used_up_quota_holds_for_account_and_survives_kill() {
     let limited = || error_reply(429, "retry-after: 5000\r\n", "rate_limit_error", "the weekly limit is reached");
     let server = Server::start(move |_, _| limited()).await;
     let workspace = with_plan(&server.url, &["alice", "bob", "carol"]);
+    let mut counts = Vec::new();
     for launch in 0..2 {
         let mut brigade = workspace.brigade(&["run", "crew"]);
         brigade.env(brigade::providers::messages::API_KEY, KEY);
@@ -165,7 +166,9 @@ async fn used_up_quota_holds_for_account_and_survives_kill() {
         .await;
         run.kill();
         workspace.assert_nothing_is_left_running();
+        counts.push(server.requests().len());
     }
+    assert_eq!(counts[0], counts[1], "the second launch sends nothing");
     // Members that claimed at the same time may each ask once, before the first answer.
     assert!(server.requests().len() <= 2, "two tasks, one request each at most: {}", server.requests().len());
     assert_no_attempt_failed(&workspace);
