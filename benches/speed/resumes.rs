@@ -126,7 +126,7 @@ fn write_transcripts(workspace: &BenchWorkspace) -> usize {
 
 fn turn(number: usize) -> [Record; 2] {
     let id = format!("toolu_{number}");
-    let call = Block::ToolUse { id: id.clone(), name: "read_file".to_owned(), input: json!({"path": "src/main.rs"}) };
+    let call = Block::tool_use(id.clone(), "read_file", json!({"path": "src/main.rs"}));
     let mut call_message = MessageRecord::new(Role::Assistant, vec![Block::text("I look at the next part."), call]);
     call_message.usage =
         Some(Usage { input_tokens: 4000 + 400 * number as u64, output_tokens: 60, ..Usage::default() });

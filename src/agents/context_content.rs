@@ -159,7 +159,7 @@ mod tests {
     fn work_of_interrupted_attempt_is_found() {
         let calls = |attempt, tool: &str, is_error| {
             let id = format!("call-{attempt}");
-            let call = Block::ToolUse { id: id.clone(), name: tool.to_owned(), input: serde_json::Value::Null };
+            let call = Block::tool_use(id.clone(), tool, serde_json::Value::Null);
             let result = Block::ToolResult { tool_use_id: id, content: String::new(), is_error };
             [(Role::Assistant, call), (Role::User, result)].map(|(role, block)| {
                 record(MessageRecord { content: vec![block], ..message(role, Some((7, attempt))) })

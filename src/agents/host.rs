@@ -25,7 +25,7 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role, Usage};
 use crate::domain::turn_count::TurnCount;
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::{Clock, StoreError, StoreResult, Stores};
+use crate::ports::{Clock, ModelResponse, StoreError, StoreResult, Stores};
 use crate::run::accounts::Accounts;
 use crate::run::budget::{BudgetError, BudgetGuard, Reservation};
 use crate::run::event_sink::EventSink;
@@ -269,11 +269,23 @@ impl AgentHost {
 
     /// Records an answer of the agent. Its texts become events, and the last words of its attempt. A record that is too long is not made.
     pub(super) async fn record_answer(&mut self, content: &[Block], usage: Option<Usage>) -> Result<(), AgentError> {
-        if !self.count_record(content) {
+        self.record_message(MessageRecord { usage, ..MessageRecord::new(Role::Assistant, content.to_vec()) }).await
+    }
+
+    /// Records an answer of a model, as [`Self::record_answer`].
+    pub(super) async fn record_response(&mut self, response: &ModelResponse) -> Result<(), AgentError> {
+        let usage = response.usage.filter(|usage| usage.total() > 0);
+        let message = MessageRecord::new(Role::Assistant, response.content.clone());
+        self.record_message(MessageRecord { usage, origin: response.origin.clone(), ..message }).await
+    }
+
+    async fn record_message(&mut self, message: MessageRecord) -> Result<(), AgentError> {
+        if !self.count_record(&message.content) {
             return Ok(());
         }
-        let message = self.message_with_claim(Role::Assistant, content.to_vec());
-        self.conversation.record(MessageRecord { usage, ..message }).await?;
+        let message = self.with_claim(message);
+        self.conversation.record(message.clone()).await?;
+        let content = &message.content;
         let texts: Vec<&str> =
             content.iter().filter_map(Block::as_text).filter(|text| !text.trim().is_empty()).collect();
         for text in &texts {

@@ -6,7 +6,7 @@ use super::token_estimate::ContextSize;
 use crate::domain::transcript::{Block, MessageRecord, Role};
 use crate::ports::ChatMessage;
 
-/// The messages of a context, and their size. Consecutive messages of one role become one message.
+/// The messages of a context, and their size. Consecutive messages of one role and source become one message.
 #[derive(Debug, Default)]
 pub struct MessageList {
     messages: Vec<Arc<ChatMessage>>,
@@ -48,10 +48,13 @@ impl MessageList {
             return;
         }
         match self.messages.last_mut() {
-            Some(last) if last.role == message.role => {
+            Some(last) if last.role == message.role && last.origin == message.origin => {
                 Arc::make_mut(last).content.extend(message.content.iter().cloned())
             }
-            _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
+            _ => {
+                let (content, origin) = (message.content.clone(), message.origin.clone());
+                self.messages.push(Arc::new(ChatMessage { role: message.role, content, origin }));
+            }
         }
         self.size.record_growth(self.messages.len() - 1, &message.content);
         if let Some(usage) = message.usage.filter(|usage| message.role == Role::Assistant && usage.total() > 0) {
@@ -75,7 +78,7 @@ impl MessageList {
             first.extend(head.content.iter().cloned());
             rest = tail;
         }
-        let first = Arc::new(ChatMessage { role: Role::User, content: first });
+        let first = Arc::new(ChatMessage::new(Role::User, first));
         std::iter::once(first).chain(rest.iter().cloned()).collect()
     }
 

@@ -244,7 +244,7 @@ async fn continued_review(host: &AgentHost, task: &Task, scripts: &[String]) -> 
 }
 
 async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -> Result<(), AgentError> {
-    let call = Block::ToolUse { id: id.to_owned(), name: tool.to_owned(), input };
+    let call = Block::tool_use(id, tool, input);
     host.record_answer(&[call], None).await
 }
 

@@ -511,7 +511,7 @@ mod tests {
     fn price_is_per_million_tokens() {
         let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
         let used =
-            Usage { input_tokens: 1_000_000, output_tokens: 100_000, cache_read_tokens: 10_000, cache_write_tokens: 0 };
+            Usage { input_tokens: 1_000_000, output_tokens: 100_000, cache_read_tokens: 10_000, ..Usage::default() };
         assert!((price.of(used) - 4.503).abs() < 1e-9);
         let budget = Budget { tokens: Some(10), usd: Some(1.0) };
         assert_eq!(budget.exceeded_by(TokensAndUsd { tokens: 11, usd: 2.0 }), Some(BudgetLimit::Tokens(10)));

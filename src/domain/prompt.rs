@@ -225,7 +225,7 @@ pub fn last_todo_list(records: &[Record]) -> String {
         }
         for block in &message.content {
             match block {
-                Block::ToolUse { id, name, input } if name == "todo" => {
+                Block::ToolUse { id, name, input, .. } if name == "todo" => {
                     calls.extend(
                         input.get("content").and_then(|content| content.as_str()).map(|list| (id.as_str(), list)),
                     );
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn tool_call_without_result_is_open() {
-        let call = |id: &str| Block::ToolUse { id: id.into(), name: "bash".into(), input: serde_json::Value::Null };
+        let call = |id: &str| Block::tool_use(id, "bash", serde_json::Value::Null);
         let result = |id: &str| Block::ToolResult { tool_use_id: id.into(), content: "ok".into(), is_error: false };
         let mut context = Context::default();
         context.push(&TranscriptEntry::Message(MessageRecord::new(Role::Assistant, vec![call("a"), call("b")])));
@@ -454,7 +454,7 @@ mod tests {
             let (id, name, input) = (id.to_owned(), "todo".to_owned(), serde_json::json!({"content": list}));
             record(TranscriptEntry::Message(MessageRecord::new(
                 Role::Assistant,
-                vec![Block::ToolUse { id, name, input }],
+                vec![Block::tool_use(id, name, input)],
             )))
         };
         let result = |id: &str, is_error| {

@@ -5,7 +5,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::snapshot::is_default;
 use super::task::TaskId;
@@ -40,6 +40,12 @@ pub enum Block {
         /// Its arguments.
         #[serde(default)]
         input: Value,
+        /// The model's own text of the arguments, if it is not the shortest JSON of `input`. Providers cache requests by their bytes.
+        #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
+        arguments: Option<String>,
+        /// The provider's fields of the call, such as a signature.
+        #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Extra::is_empty")]
+        extra: Extra,
     },
     /// The result of a tool call.
     ToolResult {
@@ -51,15 +57,55 @@ pub enum Block {
         #[serde(default)]
         is_error: bool,
     },
-    /// A block that is sent back to its provider unchanged, such as signed thinking.
+    /// A block that is sent back to its provider unchanged, such as signed thinking, reasoning, or an item of an API.
     #[serde(untagged)]
     Other(Value),
 }
 
+/// Fields that go back to their provider unchanged. Brigade does not interpret them.
+pub type Extra = Map<String, Value>;
+
+/// The source of an answer. Its signatures, its reasoning and the ids of its items are valid only there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    /// The provider, under the config's name.
+    pub provider: String,
+    /// The API, such as `responses`. The blocks of an answer are in its format.
+    pub api: String,
+    /// The model.
+    pub model: String,
+}
+
 impl Block {
+    /// Creates a tool call without the provider's own text and fields.
+    pub fn tool_use(id: impl Into<String>, name: impl Into<String>, input: Value) -> Self {
+        Self::ToolUse { id: id.into(), name: name.into(), input, arguments: None, extra: Extra::new() }
+    }
+
     /// Creates a text block.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
+    }
+
+    /// Returns true if only the model that made it accepts it, or a part of it.
+    pub fn is_bound_to_origin(&self) -> bool {
+        match self {
+            Self::Other(_) => true,
+            Self::ToolUse { extra, .. } => !extra.is_empty(),
+            Self::Text { .. } | Self::ToolResult { .. } => false,
+        }
+    }
+
+    /// Returns the part that any model accepts, if there is one.
+    pub fn without_origin(&self) -> Option<Self> {
+        match self.clone() {
+            Self::Other(_) => None,
+            Self::ToolUse { id, name, input, arguments, .. } => {
+                Some(Self::ToolUse { id, name, input, arguments, extra: Extra::new() })
+            }
+            block => Some(block),
+        }
     }
 
     /// Returns the text of a text block.
@@ -85,17 +131,26 @@ pub struct Usage {
     /// Input tokens written to the provider's cache.
     #[serde(skip_serializing_if = "is_default")]
     pub cache_write_tokens: u64,
+    /// The part of the output tokens that is reasoning, if the provider reports it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reasoning_tokens: u64,
+    /// The bill, in ticks of 10^-10 US dollars, if the provider reports it.
+    #[serde(deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
+    pub cost_ticks: Option<u64>,
 }
 
 impl Usage {
     /// Returns the sum. Saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
+        let costs = [self.cost_ticks, other.cost_ticks];
         Self {
             input_tokens: self.input_tokens.saturating_add(other.input_tokens),
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
             cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
+            cost_ticks: costs.into_iter().flatten().reduce(u64::saturating_add),
         }
     }
 
@@ -107,6 +162,8 @@ impl Usage {
             output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
             cache_read_tokens: self.cache_read_tokens.saturating_sub(other.cache_read_tokens),
             cache_write_tokens: self.cache_write_tokens.saturating_sub(other.cache_write_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_sub(other.reasoning_tokens),
+            cost_ticks: self.cost_ticks.map(|cost| cost.saturating_sub(other.cost_ticks.unwrap_or_default())),
         }
     }
 
@@ -213,6 +270,9 @@ pub struct MessageRecord {
     /// Usage of the request that produced it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// The source of a model's answer. Records before this field have none; all of them are from the Messages API.
+    #[serde(deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Ids of the mail in it. Duplicates are removed across restarts by this field alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub delivered: Vec<String>,
@@ -301,10 +361,37 @@ mod tests {
         assert_eq!(todo_list, "");
     }
 
+    /// Transcripts of earlier versions load, and their lines stay the same. Only the new fields add to a line.
+    #[test]
+    fn records_without_origin_keep_their_lines() {
+        let old = include_str!("../../tests/contracts/transcript.jsonl");
+        for line in old.lines() {
+            let record = Record::parse(line.as_bytes()).unwrap();
+            assert_eq!(record.to_line(), line);
+            let TranscriptEntry::Message(message) = record.entry else { continue };
+            assert_eq!(message.origin, None);
+            assert!(!message.content.iter().any(Block::is_bound_to_origin));
+        }
+        let new = include_str!("../../tests/contracts/transcript_origin.jsonl");
+        for line in new.lines() {
+            assert_eq!(Record::parse(line.as_bytes()).unwrap().to_line(), line);
+        }
+    }
+
+    #[test]
+    fn odd_values_of_optional_fields_keep_the_call() {
+        let block = r#"{"type":"tool_use","id":"x","name":"idle","input":{},"arguments":7,"extra":"no"}"#;
+        assert_eq!(serde_json::from_str::<Block>(block).unwrap(), Block::tool_use("x", "idle", serde_json::json!({})));
+        let line =
+            r#"{"v":1,"at":1,"kind":"message","role":"assistant","content":[],"usage":{"cost_ticks":"no"},"origin":5}"#;
+        let TranscriptEntry::Message(message) = Record::parse(line.as_bytes()).unwrap().entry else { panic!("one") };
+        assert_eq!((message.origin, message.usage), (None, Some(Usage::default())));
+    }
+
     #[test]
     fn tool_use_without_input_parses_as_null() {
         let line = br#"{"v":1,"at":1,"kind":"message","role":"assistant","content":[{"type":"tool_use","id":"x","name":"idle"}]}"#;
         let TranscriptEntry::Message(message) = Record::parse(line).unwrap().entry else { panic!("a message") };
-        assert_eq!(message.content, [Block::ToolUse { id: "x".into(), name: "idle".into(), input: Value::Null }]);
+        assert_eq!(message.content, [Block::tool_use("x", "idle", Value::Null)]);
     }
 }

@@ -9,12 +9,15 @@ use serde_json::Value;
 
 use crate::domain::account::AccountId;
 use crate::domain::prompt::block_bytes;
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::transcript::{Block, Extra, Origin, Role, Usage};
 
 /// Maximum number of tokens that a provider adds to a request, such as its instructions for tools.
 const PROVIDER_TOKENS_MAX: u64 = 1024;
 /// Maximum number of bytes around a tool, a message or a block in the body of any API: names of fields, ids, roles, cache breakpoints.
 const FRAMING_BYTES_MAX: u64 = 256;
+
+/// The API of all answers without a known source: they are older than the others.
+const ORIGIN_API_UNKNOWN: &str = "messages";
 
 /// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +37,9 @@ pub struct ChatMessage {
     pub role: Role,
     /// Its parts.
     pub content: Vec<Block>,
+    /// The source of an answer, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 /// The purpose of a request.
@@ -123,6 +129,22 @@ impl ModelRequest {
 }
 
 impl ChatMessage {
+    /// Creates a message without a source.
+    pub fn new(role: Role, content: Vec<Block>) -> Self {
+        Self { role, content, origin: None }
+    }
+
+    /// Returns the message for a model. A model that did not make it gets no signatures, reasoning and ids of items: its provider
+    /// would refuse them.
+    #[must_use]
+    pub fn for_reader(self: &Arc<Self>, reader: &Origin) -> Arc<Self> {
+        let is_own = self.origin.as_ref().map_or(reader.api == ORIGIN_API_UNKNOWN, |origin| origin == reader);
+        if self.role == Role::User || is_own || !self.content.iter().any(Block::is_bound_to_origin) {
+            return Arc::clone(self);
+        }
+        Arc::new(Self::new(self.role, self.content.iter().filter_map(Block::without_origin).collect()))
+    }
+
     /// Returns the most tokens of the message in the body of a request, in any API. `text_tokens` returns the most for a text.
     pub fn tokens_max(&self, text_tokens: &dyn Fn(&str) -> u64) -> u64 {
         FRAMING_BYTES_MAX + blocks_tokens_max(&self.content, text_tokens)
@@ -134,11 +156,19 @@ pub fn blocks_tokens_max(blocks: &[Block], text_tokens: &dyn Fn(&str) -> u64) ->
     let most = |block: &Block| match block {
         Block::Text { text } => text_tokens(text),
         // Some APIs carry the arguments as JSON in a string.
-        Block::ToolUse { name, input, .. } => text_bytes(name) + text_bytes(&input.to_string()),
+        Block::ToolUse { name, input, arguments, extra, .. } => {
+            let arguments = arguments.as_ref().map_or_else(|| text_bytes(&input.to_string()), |text| text_bytes(text));
+            text_bytes(name) + arguments + json_bytes(extra)
+        }
         Block::ToolResult { content, .. } => text_tokens(content),
         Block::Other(value) => value.to_string().len() as u64,
     };
     blocks.iter().map(|block| FRAMING_BYTES_MAX + most(block)).sum()
+}
+
+/// Returns the bytes of these fields as JSON.
+fn json_bytes(extra: &Extra) -> u64 {
+    if extra.is_empty() { 0 } else { serde_json::to_string(extra).map_or(0, |json| json.len() as u64) }
 }
 
 /// Returns the bytes of a text in a JSON string (<https://www.rfc-editor.org/rfc/rfc8259#section-7>). No tokenizer has more tokens.
@@ -206,6 +236,8 @@ pub struct ModelResponse {
     pub stop: StopReason,
     /// Its usage; `None` if the provider does not report it.
     pub usage: Option<Usage>,
+    /// Its source, if it matters to the next request.
+    pub origin: Option<Origin>,
 }
 
 /// The reason why a model did not answer.
@@ -283,7 +315,7 @@ mod tests {
             teammate: "alice".into(),
             model: "m".into(),
             system: "s".repeat(1_000).into(),
-            messages: [Arc::new(ChatMessage { role: Role::User, content: vec![Block::text(text)] })].into(),
+            messages: [Arc::new(ChatMessage::new(Role::User, vec![Block::text(text)]))].into(),
             tools: [].into(),
             output_tokens_max: 100,
             purpose: RequestPurpose::Turn,
@@ -293,7 +325,8 @@ mod tests {
         let bound = request.input_tokens_max();
         assert_eq!(bound, 21_000 + PROVIDER_TOKENS_MAX + 3 * FRAMING_BYTES_MAX);
         let can = |input_tokens, cache_read_tokens, cache_write_tokens, output_tokens| {
-            let usage = Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens };
+            let usage =
+                Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, ..Usage::default() };
             request.can_have_used(usage)
         };
         assert!(can(0, 0, 0, 0) && can(bound, 0, 0, 100) && can(1, bound - 2, 1, 100));

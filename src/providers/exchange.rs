@@ -15,7 +15,7 @@ use super::http::{self, TransportError};
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use crate::domain::account::AccountId;
-use crate::domain::transcript::Block;
+use crate::domain::transcript::{Block, Origin};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::masked;
 
@@ -34,6 +34,9 @@ const JSON: &str = "application/json";
 
 /// The format of an API's requests and answers.
 pub trait Api: Send + Sync {
+    /// Returns its name in the config and in transcripts.
+    fn name(&self) -> &'static str;
+
     /// Returns the JSON body of a request.
     fn body(&self, request: &ModelRequest) -> Vec<u8>;
 
@@ -88,6 +91,8 @@ pub enum ProtocolError {
 /// A server with an API, and the keys for it.
 pub struct HttpModel {
     pub api: Box<dyn Api>,
+    /// The name of the provider.
+    pub provider: String,
     pub client: Client,
     pub url: Url,
     /// The setting or variable with the address; `None` for the default address.
@@ -149,20 +154,34 @@ impl HttpModel {
         self.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
 
+    /// The source of answers to this request.
+    fn origin(&self, request: &ModelRequest) -> Origin {
+        let (api, model) = (self.api.name().to_owned(), request.model.to_string());
+        Origin { provider: self.provider.clone(), api, model }
+    }
+
+    /// Returns the request without parts of its context that only another model accepts.
+    fn without_foreign_parts(&self, request: &ModelRequest) -> ModelRequest {
+        let origin = self.origin(request);
+        let messages = request.messages.iter().map(|message| message.for_reader(&origin)).collect();
+        ModelRequest { messages, ..request.clone() }
+    }
+
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         let response = self.send(request, listener).await?;
         if let Some(response) = self.expect_answer(response, request, listener, true).await? {
-            return self.read(response, request, listener).await;
+            return self.read_answer(response, request, listener).await;
         }
         let response = self.send(request, listener).await?;
         match self.expect_answer(response, request, listener, false).await? {
-            Some(response) => self.read(response, request, listener).await,
+            Some(response) => self.read_answer(response, request, listener).await,
             None => Err(temporary("refused the request".to_owned())),
         }
     }
 
     async fn send(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<Response, ModelError> {
-        let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(self.api.body(request));
+        let body = self.api.body(&self.without_foreign_parts(request));
+        let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
         let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
             Ok(Ok(response)) => response,
@@ -255,6 +274,17 @@ impl HttpModel {
             return Err(self.no_stream(&headers, &request.model));
         }
         finished(assembler, request, request_id)
+    }
+
+    /// Reads an answer and names its source.
+    async fn read_answer(
+        &self,
+        response: Response,
+        request: &ModelRequest,
+        listener: &dyn Listener,
+    ) -> Result<ModelResponse, ModelError> {
+        let answer = self.read(response, request, listener).await?;
+        Ok(ModelResponse { origin: Some(self.origin(request)), ..answer })
     }
 
     async fn read(

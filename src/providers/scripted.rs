@@ -298,6 +298,7 @@ impl ModelClient for Scripted {
                 content: vec![Block::text("Done.")],
                 stop: StopReason::EndTurn,
                 usage: Some(Usage::default()),
+                origin: None,
             });
         };
         tokio::time::sleep(Duration::from_millis(step.delay_ms)).await;
@@ -332,7 +333,7 @@ fn respond(step: &ScriptStep, task: &str, turn: usize) -> ModelResponse {
     }
     for (index, call) in step.call.iter().enumerate() {
         let input = fill(&call.input, task);
-        content.push(Block::ToolUse { id: format!("call-{turn}-{}", index + 1), name: call.tool.clone(), input });
+        content.push(Block::tool_use(format!("call-{turn}-{}", index + 1), call.tool.clone(), input));
     }
     let stop = match step.stop.as_deref() {
         Some("max_tokens") => StopReason::MaxTokens,
@@ -343,7 +344,7 @@ fn respond(step: &ScriptStep, task: &str, turn: usize) -> ModelResponse {
         None if step.call.is_empty() => StopReason::EndTurn,
         None => StopReason::ToolUse,
     };
-    ModelResponse { content, stop, usage: Some(step.usage) }
+    ModelResponse { content, stop, usage: Some(step.usage), origin: None }
 }
 
 /// Replaces `{{task}}` in `value`. A text that is only `{{task}}` becomes a number.
@@ -366,11 +367,11 @@ mod tests {
     use super::*;
 
     fn user(text: &str) -> Arc<ChatMessage> {
-        Arc::new(ChatMessage { role: Role::User, content: vec![Block::text(text)] })
+        Arc::new(ChatMessage::new(Role::User, vec![Block::text(text)]))
     }
 
     fn assistant() -> Arc<ChatMessage> {
-        Arc::new(ChatMessage { role: Role::Assistant, content: vec![] })
+        Arc::new(ChatMessage::new(Role::Assistant, vec![]))
     }
 
     async fn ask(model: &Scripted, messages: &[Arc<ChatMessage>]) -> Result<String, ModelError> {

@@ -93,6 +93,7 @@ impl Service {
         }
         Ok(HttpModel {
             api: (self.api)(),
+            provider: spec.provider.clone(),
             client: http::client(&url)?,
             url,
             address_setting,

@@ -29,9 +29,9 @@ pub fn request(messages: &[ChatMessage]) -> ModelRequest {
 }
 
 pub fn user(content: Vec<Block>) -> ChatMessage {
-    ChatMessage { role: Role::User, content }
+    ChatMessage::new(Role::User, content)
 }
 
 pub fn assistant(content: Vec<Block>) -> ChatMessage {
-    ChatMessage { role: Role::Assistant, content }
+    ChatMessage::new(Role::Assistant, content)
 }

@@ -26,10 +26,8 @@ pub(super) fn read_text_calls(answer: &mut ModelResponse, tools: &[ToolSpec], sp
         return;
     }
     let Some(calls) = calls_in(text, tools).filter(|calls| !calls.is_empty()) else { return };
-    let block = |(index, call): (usize, TextCall)| Block::ToolUse {
-        id: format!("{spare_id}-{}", index + 1),
-        name: call.name,
-        input: Value::Object(call.arguments),
+    let block = |(index, call): (usize, TextCall)| {
+        Block::tool_use(format!("{spare_id}-{}", index + 1), call.name, Value::Object(call.arguments))
     };
     answer.content = calls.into_iter().enumerate().map(block).collect();
     answer.stop = StopReason::ToolUse;
@@ -63,10 +61,10 @@ mod tests {
     fn names(text: &str) -> Vec<String> {
         let tool = |name: &str| ToolSpec { name: name.into(), description: String::new(), input_schema: Value::Null };
         let content = vec![Block::text(text)];
-        let mut answer = ModelResponse { content, stop: StopReason::EndTurn, usage: None };
+        let mut answer = ModelResponse { content, stop: StopReason::EndTurn, usage: None, origin: None };
         read_text_calls(&mut answer, &[tool("bash"), tool("write_file")], "call-3");
         let name = |block: &Block| match block {
-            Block::ToolUse { id, name, input } => Some(format!("{id} {name} {input}")),
+            Block::ToolUse { id, name, input, .. } => Some(format!("{id} {name} {input}")),
             _ => None,
         };
         answer.content.iter().filter_map(name).collect()

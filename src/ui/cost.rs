@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn cost_view_lists_members_models_and_budget_left() {
         let usage =
-            Usage { input_tokens: 120_000, output_tokens: 9_500, cache_read_tokens: 2_400_000, cache_write_tokens: 0 };
+            Usage { input_tokens: 120_000, output_tokens: 9_500, cache_read_tokens: 2_400_000, ..Usage::default() };
         let mut totals = LedgerTotals::default();
         let mut add = |teammate: &str, model: &str, task: Option<u64>, spend: Spend| {
             let account = UsageKey {

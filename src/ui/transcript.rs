@@ -113,7 +113,7 @@ mod tests {
             let message = MessageRecord { task: Some(TaskId(2)), ..MessageRecord::new(role, content) };
             Record { at: UnixMs(1_000), entry: TranscriptEntry::Message(message) }
         };
-        let call = |name: &str, input| Block::ToolUse { id: "1".into(), name: name.into(), input };
+        let call = |name: &str, input| Block::tool_use("1", name, input);
         let result = |content: String, is_error| Block::ToolResult { tool_use_id: "1".into(), content, is_error };
         let compaction =
             TranscriptEntry::Compaction { summary: "So far so good.".into(), covers: 3, todo_list: String::new() };

@@ -50,7 +50,7 @@ pub fn client(url: &str) -> HttpModel {
 }
 
 pub fn request() -> ModelRequest {
-    let hello = ChatMessage { role: Role::User, content: vec![Block::text("hello")] };
+    let hello = ChatMessage::new(Role::User, vec![Block::text("hello")]);
     ModelRequest {
         teammate: "bob".into(),
         model: "a-model".into(),
@@ -88,10 +88,10 @@ async fn answer_is_streamed_and_assembled() {
     let listener = RecordingListener::default();
     let answer = client(&server.url).request(request(), &listener).await.unwrap();
     let input = json!({"command": "echo 'ä\n'"});
-    let call = Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input };
+    let call = Block::tool_use("toolu_1", "bash", input);
     assert_eq!(answer.content, [Block::text("On it, über alles."), call], "{expected:?}");
     assert_eq!(answer.stop, StopReason::ToolUse);
-    let usage = Usage { input_tokens: 1_000, output_tokens: 30, cache_read_tokens: 400, cache_write_tokens: 0 };
+    let usage = Usage { input_tokens: 1_000, output_tokens: 30, cache_read_tokens: 400, ..Usage::default() };
     assert_eq!(answer.usage, Some(usage));
     let texts = listener.texts.lock().unwrap().clone();
     assert_eq!((texts.len(), texts.concat().as_str()), (4, "On it, über alles."));
@@ -181,7 +181,7 @@ async fn llama_cpp_recorded_answer_is_parsed() {
     let server = Server::start(|_, _| streamed(include_str!("llama_cpp.sse"), 100)).await;
     let answer = ask(&server).await.unwrap();
     let (id, name) = ("IpVEgFOBl6cKWw0GwnbmXb3LxkNbgok2".to_owned(), "get_weather".to_owned());
-    assert_eq!(answer.content, [Block::ToolUse { id, name, input: json!({"city": "Paris"}) }]);
+    assert_eq!(answer.content, [Block::tool_use(id, name, json!({"city": "Paris"}))]);
     let used = answer.usage.unwrap();
     assert_eq!((answer.stop, used.output_tokens), (StopReason::ToolUse, 24));
     assert!(used.input_tokens + used.cache_read_tokens > 100, "{:?}", answer.usage);

@@ -63,7 +63,8 @@ pub const TARGETS: [Target; 20] = [
     Target { name: "worktree_state", run: worktree_state, samples: &[include_bytes!("../contracts/worktree_state.json")] },
     Target { name: "worker_record", run: worker_record, samples: &[include_bytes!("../contracts/worker.json")] },
     Target { name: "inbox", run: inbox, samples: &[include_bytes!("../contracts/inbox.jsonl")] },
-    Target { name: "transcript", run: transcript, samples: &[include_bytes!("../contracts/transcript.jsonl")] },
+    Target { name: "transcript", run: transcript, samples: &[
+        include_bytes!("../contracts/transcript.jsonl"), include_bytes!("../contracts/transcript_origin.jsonl")] },
     Target { name: "events", run: events, samples: &[include_bytes!("../contracts/events.jsonl")] },
     Target { name: "ledger", run: ledger, samples: &[include_bytes!("samples/ledger.jsonl")] },
     Target { name: "requests", run: requests, samples: &[include_bytes!("samples/requests.json")] },

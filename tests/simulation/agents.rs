@@ -189,7 +189,7 @@ fn response(content: Vec<Block>) -> ModelResult {
     let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
     let stop = if calls { StopReason::ToolUse } else { StopReason::EndTurn };
     let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
-    Ok(ModelResponse { content, stop, usage: Some(usage) })
+    Ok(ModelResponse { content, stop, usage: Some(usage), origin: None })
 }
 
 fn tokens_of(content: &[Block]) -> u64 {

@@ -144,7 +144,7 @@ fn blocks(calls: Vec<(String, ToolCall)>, otherwise: &str) -> Vec<Block> {
     if calls.is_empty() {
         return vec![Block::text(otherwise)];
     }
-    let block = |(id, (tool, input)): (String, ToolCall)| Block::ToolUse { id, name: tool.to_owned(), input };
+    let block = |(id, (tool, input)): (String, ToolCall)| Block::tool_use(id, tool, input);
     calls.into_iter().map(block).collect()
 }
 

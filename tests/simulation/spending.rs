@@ -163,6 +163,7 @@ fn amount_of(usage: &Value) -> TokensAndUsd {
         output_tokens: tokens("output_tokens"),
         cache_read_tokens: tokens("cache_read_tokens"),
         cache_write_tokens: tokens("cache_write_tokens"),
+        ..Usage::default()
     };
     TokensAndUsd { tokens: usage.total(), usd: PRICE.of(usage) }
 }

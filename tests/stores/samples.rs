@@ -75,7 +75,7 @@ fn sample_inbox_message_types_are_parsed() {
 
 #[test]
 fn transcript_event_worker_samples_round_trip() {
-    for line in sample("transcript.jsonl").lines() {
+    for line in (sample("transcript.jsonl") + &sample("transcript_origin.jsonl")).lines() {
         let record = Record::parse(line.as_bytes()).unwrap();
         assert_eq!(value(&record.to_line()), value(line));
         assert!(!matches!(record.entry, TranscriptEntry::Compaction { covers: 0, .. }));

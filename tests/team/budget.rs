@@ -17,7 +17,14 @@ use serde_json::json;
 use super::harness::{ModelResult, TestTeam, call, complete, diligent, once, say, task_at_hand};
 
 /// The usage of each answer.
-const USED: Usage = Usage { input_tokens: 900, output_tokens: 100, cache_read_tokens: 0, cache_write_tokens: 0 };
+const USED: Usage = Usage {
+    input_tokens: 900,
+    output_tokens: 100,
+    cache_read_tokens: 0,
+    cache_write_tokens: 0,
+    reasoning_tokens: 0,
+    cost_ticks: None,
+};
 
 fn using(answer: ModelResult, used: Usage) -> ModelResult {
     answer.map(|response| ModelResponse { usage: Some(used), ..response })

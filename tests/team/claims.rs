@@ -152,7 +152,7 @@ async fn slow_report_that_ends_its_claim_succeeds() {
 async fn kill_mid_turn(harness: &TestTeam) {
     harness.create(vec![new_task("first"), NewTask { priority: 9, ..new_task("second") }]).await;
     let task = harness.claim(1, "alice", "dead", None).await;
-    let asked = Block::ToolUse { id: "c-1".into(), name: "bash".into(), input: json!({"command": "make"}) };
+    let asked = Block::tool_use("c-1", "bash", json!({"command": "make"}));
     let records = [
         MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task, None))]),
         MessageRecord::new(Role::Assistant, vec![asked]),

@@ -432,7 +432,7 @@ async fn verify_decides_after_unusable_report() {
         let folder = tempfile::tempdir().unwrap();
         let mut harness = alice_in(&folder);
         harness.set_model_fn("alice", move |_, count| async move {
-            let use_of = |tool: &str, input| Block::ToolUse { id: tool.to_owned(), name: tool.to_owned(), input };
+            let use_of = |tool: &str, input| Block::tool_use(tool, tool, input);
             match count {
                 0 if is_cut => {
                     let write = use_of("write_file", json!({"path": "out.txt", "content": "x"}));
@@ -455,7 +455,7 @@ async fn verify_decides_before_attempt_fails() {
     let cut_words = |_| answer(vec![Block::text("On and")], StopReason::MaxTokens);
     let cut_call = |count: usize| {
         let name = ["bash", "write_file", "edit_file"][count % 3].to_owned();
-        answer(vec![Block::ToolUse { id: name.clone(), name, input: json!({}) }], StopReason::MaxTokens)
+        answer(vec![Block::tool_use(name.clone(), name, json!({}))], StopReason::MaxTokens)
     };
     let refusal = |_| Err(ModelError::Final("no such context".to_owned()));
     let cases: [(ModelFn, usize, &str); 3] = [
@@ -517,7 +517,7 @@ async fn answer_beyond_limit_fails_attempt() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = alice_in(&folder);
     harness.set_model_fn("alice", |_, _| async {
-        let call = Block::ToolUse { id: "1".to_owned(), name: "nap".to_owned(), input: json!({}) };
+        let call = Block::tool_use("1", "nap", json!({}));
         answer(vec![Block::text("x".repeat(9 * 1024 * 1024)), call], StopReason::ToolUse)
     });
     let task = run_task(&harness, task(None)).await;

@@ -279,7 +279,7 @@ async fn tool_call_in_cut_or_refused_answer_is_not_run() {
             async move {
                 if count == 0 {
                     let input = json!({"note": "never"});
-                    return answer(vec![Block::ToolUse { id: "x".into(), name: "nap".into(), input }], stop);
+                    return answer(vec![Block::tool_use("x", "nap", input)], stop);
                 }
                 if has_new_task(&request) || count < 3 { call(&[complete(1)]) } else { say("Done.") }
             }
@@ -300,7 +300,7 @@ async fn whole_calls_of_cut_answer_are_run() {
     harness.set_model_fn("alice", |_, count| async move {
         match count {
             0 => {
-                let nap = |id: &str, input| Block::ToolUse { id: id.into(), name: "nap".into(), input };
+                let nap = |id: &str, input| Block::tool_use(id, "nap", input);
                 let calls = vec![nap("x", json!({"note": "whole"})), nap("y", json!("{\"note\": \"and on and on"))];
                 answer(calls, StopReason::MaxTokens)
             }

@@ -23,7 +23,7 @@ use super::harness::{
 const THEN: UnixMs = UnixMs(1_763_687_000_000);
 
 fn asks(id: &str, tool: &str, input: Value) -> Block {
-    Block::ToolUse { id: id.to_owned(), name: tool.to_owned(), input }
+    Block::tool_use(id, tool, input)
 }
 
 fn answers(id: &str, text: &str) -> Block {

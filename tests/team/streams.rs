@@ -104,7 +104,7 @@ async fn summary_with_tool_calls_is_retried_without_tools() {
     harness.set_model_fn("alice", |request, count| async move {
         match request.purpose {
             RequestPurpose::Summary => {
-                let nap = Block::ToolUse { id: "n".into(), name: "nap".into(), input: json!({"note": "never"}) };
+                let nap = Block::tool_use("n", "nap", json!({"note": "never"}));
                 answer(vec![Block::text("Let me look first."), nap], StopReason::ToolUse)
             }
             RequestPurpose::SummaryWithoutTools | RequestPurpose::Question => say("SUMMARY"),
@@ -131,7 +131,7 @@ async fn summary_with_tool_calls_is_retried_without_tools() {
 async fn answer_cut_by_full_context_triggers_compaction() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |request, count| async move {
-        let nap = Block::ToolUse { id: "n".into(), name: "nap".into(), input: json!({}) };
+        let nap = Block::tool_use("n", "nap", json!({}));
         match count {
             _ if request.is_for_summary() => say("SUMMARY"),
             0 => answer(vec![nap], StopReason::ContextFull),
@@ -184,7 +184,7 @@ async fn three_cut_answers_in_a_row_cost_an_attempt() {
 async fn incomplete_tool_calls_are_not_run() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |_, count| async move {
-        let nap = |input| vec![Block::ToolUse { id: format!("n{count}"), name: "nap".into(), input }];
+        let nap = |input| vec![Block::tool_use(format!("n{count}"), "nap", input)];
         match count {
             0 => answer(nap(json!({})), StopReason::Other("brand_new".into())),
             1 => answer(nap(json!("{\"note\": \"cu")), StopReason::ToolUse),

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 /// An answer that used eleven tokens.
 pub fn answer(content: Vec<Block>, stop: StopReason) -> ModelResponse {
-    ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) }
+    let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
+    ModelResponse { content, stop, usage: Some(usage), origin: None }
 }
 
 /// A text answer that ends the turn.
@@ -21,7 +22,7 @@ pub fn call(calls: &[(&str, Value)]) -> ModelResponse {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let block = |(tool, input): &(&str, Value)| {
         let id = format!("c{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        Block::ToolUse { id, name: (*tool).to_owned(), input: input.clone() }
+        Block::tool_use(id, (*tool).to_owned(), input.clone())
     };
     answer(calls.iter().map(block).collect(), StopReason::ToolUse)
 }

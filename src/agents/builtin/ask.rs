@@ -50,6 +50,7 @@ impl Turn<'_> {
             let response = self.request_answer(prefix, &messages).await?;
             let mut record = MessageRecord::new(Role::Assistant, response.content.clone());
             record.usage = response.usage.filter(|usage| usage.total() > 0);
+            record.origin = response.origin;
             messages.add(&record);
             let texts: String = response.content.iter().filter_map(Block::as_text).collect();
             let calls = calls_of(response.content, &response.stop);

@@ -63,7 +63,7 @@ impl Turn<'_> {
         let instruction = Block::text(self.host.services.spec.prompts.compact.clone());
         match messages.last_mut() {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(instruction),
-            _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
+            _ => messages.push(Arc::new(ChatMessage::new(Role::User, vec![instruction]))),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
         let mut summary = None;

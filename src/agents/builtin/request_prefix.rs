@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn message(role: Role, texts: &[String]) -> Arc<ChatMessage> {
-        Arc::new(ChatMessage { role, content: texts.iter().map(Block::text).collect() })
+        Arc::new(ChatMessage::new(role, texts.iter().map(Block::text).collect()))
     }
 
     fn messages(texts: &[Vec<String>]) -> Vec<Arc<ChatMessage>> {

@@ -307,7 +307,7 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
     let last = content.len().saturating_sub(1);
     let mut calls = Vec::new();
     for (index, block) in content.into_iter().enumerate() {
-        if let Block::ToolUse { id, name, input } = block {
+        if let Block::ToolUse { id, name, input, .. } = block {
             let skip = match stop {
                 StopReason::MaxTokens | StopReason::ContextFull if index == last => Some(SkipReason::Truncated),
                 StopReason::Repetition if index == last => Some(SkipReason::Repeated),
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     fn order_of(tools: &[&str]) -> Vec<String> {
-        let call = |tool: &&str| Block::ToolUse { id: String::new(), name: (*tool).to_owned(), input: Value::Null };
+        let call = |tool: &&str| Block::tool_use(String::new(), (*tool).to_owned(), Value::Null);
         let mut content: Vec<Block> = tools.iter().map(call).collect();
         move_reports_last(&mut content, &StopReason::ToolUse);
         calls_of(content, &StopReason::ToolUse).into_iter().map(|call| call.tool).collect()

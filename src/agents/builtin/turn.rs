@@ -124,7 +124,7 @@ impl Turn<'_> {
                 .warn(self.host.name(), format!("removed the markup of a tool call from {argument}"));
         }
         move_reports_last(&mut response.content, &response.stop);
-        self.host.record_answer(&response.content, response.usage.filter(|usage| usage.total() > 0)).await?;
+        self.host.record_response(&response).await?;
         if let Some(outcome) = self.host.limit_outcome().await? {
             return Ok(vec![outcome]);
         }

@@ -34,7 +34,7 @@ impl Turn<'_> {
             AgentEvent::TextStreamed(text) => self.publish(StreamEvent::Text(text)),
             AgentEvent::TextCompleted(text) => self.host.record_answer(&[Block::text(text)], None).await?,
             AgentEvent::ToolCalled { call_id: id, tool: name, input } => {
-                self.host.record_answer(&[Block::ToolUse { id, name, input }], None).await?;
+                self.host.record_answer(&[Block::tool_use(id, name, input)], None).await?;
             }
             AgentEvent::RequestEnded(usage) => self.end_request(usage),
             AgentEvent::ToolStarting { request_id, call_id, tool, input } => {

@@ -149,12 +149,12 @@ impl Assembler for ChatAssembler {
             }
             // A call in a cut answer is never run, even if it is whole.
             let input = if is_cut { Value::String(call.arguments) } else { call.input() };
-            Block::ToolUse { id, name, input }
+            Block::tool_use(id, name, input)
         });
         let text = (!self.text.trim().is_empty()).then_some(Block::Text { text: self.text });
         let content = text.into_iter().chain(calls).collect();
         let usage = self.usage.filter(|_| !self.is_repeating);
-        Ok(ModelResponse { content, stop, usage })
+        Ok(ModelResponse { content, stop, usage, origin: None })
     }
 }
 
@@ -314,5 +314,6 @@ fn usage_of(usage: &Value) -> Option<Usage> {
         output_tokens: count(&usage["completion_tokens"])?,
         cache_read_tokens: cached,
         cache_write_tokens: written,
+        ..Usage::default()
     })
 }

@@ -192,7 +192,7 @@ fn user_messages(message: &ChatMessage, ids: IdForm) -> Vec<Message<'_>> {
 
 fn assistant_message(message: &ChatMessage, ids: IdForm) -> Option<Message<'_>> {
     let calls = message.content.iter().filter_map(|block| match block {
-        Block::ToolUse { id, name, input } => Some(ToolCall {
+        Block::ToolUse { id, name, input, .. } => Some(ToolCall {
             id: ids.of(id),
             kind: "function",
             function: Function { name, arguments: arguments(input) },

@@ -41,6 +41,10 @@ impl ChatApi {
 }
 
 impl Api for ChatApi {
+    fn name(&self) -> &'static str {
+        "chat"
+    }
+
     fn body(&self, request: &ModelRequest) -> Vec<u8> {
         let compat = *self.compat.lock();
         body::body(request, compat)

@@ -61,7 +61,7 @@ fn finish(reason: &str) -> Value {
 /// The calls of an answer: id, name and arguments.
 fn calls_of(response: &ModelResponse) -> Vec<(String, String, Value)> {
     let calls = response.content.iter().filter_map(|block| match block {
-        Block::ToolUse { id, name, input } => Some((id.clone(), name.clone(), input.clone())),
+        Block::ToolUse { id, name, input, .. } => Some((id.clone(), name.clone(), input.clone())),
         _ => None,
     });
     calls.collect()
@@ -87,7 +87,8 @@ fn streamed_answer_is_assembled() {
     let response = answer(&chunks, true).unwrap();
     assert_eq!(response.content[0], Block::text("Let me look."));
     assert_eq!(calls_of(&response), [call("c1", "bash", json!({"command": "ls"}))]);
-    let usage = Usage { input_tokens: 30, output_tokens: 7, cache_read_tokens: 60, cache_write_tokens: 10 };
+    let usage =
+        Usage { input_tokens: 30, output_tokens: 7, cache_read_tokens: 60, cache_write_tokens: 10, ..Usage::default() };
     assert_eq!((response.stop, response.usage), (StopReason::ToolUse, Some(usage)));
 }
 
@@ -268,7 +269,7 @@ fn signs_of_life_are_ignored() {
 #[test]
 fn usage_is_found_wherever_it_is() {
     let usage = json!({"prompt_tokens": 50, "completion_tokens": 5, "prompt_cache_hit_tokens": 20});
-    let expected = Usage { input_tokens: 30, output_tokens: 5, cache_read_tokens: 20, cache_write_tokens: 0 };
+    let expected = Usage { input_tokens: 30, output_tokens: 5, cache_read_tokens: 20, ..Usage::default() };
     let text = || delta(json!({"content": "Done."}));
     let partial = json!({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 1}});
     for chunks in [
@@ -333,7 +334,7 @@ fn conversation() -> Vec<ChatMessage> {
     let input = json!({"command": "ls"});
     vec![
         user(vec![Block::text("<identity>"), Block::text("Do it.")]),
-        assistant(vec![Block::ToolUse { id: "c1".into(), name: "bash".into(), input }]),
+        assistant(vec![Block::tool_use("c1", "bash", input)]),
         user(vec![
             Block::ToolResult { tool_use_id: "c1".into(), content: "a.txt".into(), is_error: false },
             Block::text("<inbox>"),
@@ -375,7 +376,7 @@ fn body_has_roles_calls_and_results() {
 #[test]
 fn arguments_in_history_are_objects() {
     for input in [json!({"a": 1}), Value::Null, json!("{\"command\":\"rm "), json!([1])] {
-        let call = Block::ToolUse { id: "c".into(), name: "bash".into(), input: input.clone() };
+        let call = Block::tool_use("c", "bash", input.clone());
         let body = sent_body(&request(&[assistant(vec![call])]), Compat::DEFAULT);
         let arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
         assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object(), "{input}: {arguments}");
@@ -422,7 +423,7 @@ fn refused_optional_field_is_replaced() {
 fn ids_have_nine_letters_or_digits_on_request() {
     let compat = Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT };
     let sent = |id: &str| {
-        let call = Block::ToolUse { id: id.into(), name: "bash".into(), input: json!({}) };
+        let call = Block::tool_use(id, "bash", json!({}));
         let result = Block::ToolResult { tool_use_id: id.into(), content: "x".into(), is_error: false };
         let body = sent_body(&request(&[assistant(vec![call]), user(vec![result])]), compat);
         let messages = body["messages"].as_array().unwrap();
@@ -441,8 +442,8 @@ fn any_block() -> impl Strategy<Value = Block> {
     let text = || "(?s).{0,40}";
     prop_oneof![
         text().prop_map(|text| Block::Text { text }),
-        (text(), text(), text()).prop_map(|(id, name, text)| Block::ToolUse { id, name, input: json!({ "a": text }) }),
-        (text(), text()).prop_map(|(id, name)| Block::ToolUse { id: id.clone(), name, input: json!(id) }),
+        (text(), text(), text()).prop_map(|(id, name, text)| Block::tool_use(id, name, json!({ "a": text }))),
+        (text(), text()).prop_map(|(id, name)| Block::tool_use(id.clone(), name, json!(id))),
         (text(), text()).prop_map(|(id, content)| Block::ToolResult { tool_use_id: id, content, is_error: false }),
     ]
 }
@@ -455,7 +456,7 @@ proptest! {
         system in "(?s).{0,40}",
     ) {
         let roles = [Role::User, Role::Assistant].into_iter().cycle();
-        let messages: Vec<ChatMessage> = roles.zip(blocks).map(|(role, content)| ChatMessage { role, content }).collect();
+        let messages: Vec<ChatMessage> = roles.zip(blocks).map(|(role, content)| ChatMessage::new(role, content)).collect();
         let request = ModelRequest { system: system.into(), ..request(&messages) };
         prop_assert!(body(&request, Compat::DEFAULT).len() as u64 <= request.input_tokens_max());
     }

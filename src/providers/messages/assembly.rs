@@ -246,7 +246,7 @@ impl Assembler for MessageAssembler {
         let content: Vec<Block> = blocks.collect();
         let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
         if self.is_repeating {
-            return Ok(ModelResponse { content, stop: StopReason::Repetition, usage: None });
+            return Ok(ModelResponse { content, stop: StopReason::Repetition, usage: None, origin: None });
         }
         let stop = match self.stop.as_deref() {
             Some("end_turn") => StopReason::EndTurn,
@@ -260,7 +260,7 @@ impl Assembler for MessageAssembler {
             None if calls => StopReason::ToolUse,
             None => StopReason::EndTurn,
         };
-        Ok(ModelResponse { content, stop, usage: self.usage.filter(|_| self.has_final_usage) })
+        Ok(ModelResponse { content, stop, usage: self.usage.filter(|_| self.has_final_usage), origin: None })
     }
 }
 
@@ -287,7 +287,7 @@ impl PartialBlock {
             }
             "tool_use" => {
                 let (id, name) = (self.start_text("id").to_owned(), self.start_text("name").to_owned());
-                Some(Block::ToolUse { id, name, input: self.input() })
+                Some(Block::tool_use(id, name, self.input()))
             }
             _ => {
                 self.complete_other();

@@ -150,7 +150,7 @@ fn content(message: &ChatMessage) -> Vec<ContentBlock<'_>> {
 fn content_block(block: &Block) -> Option<ContentBlock<'_>> {
     match block {
         Block::Text { text } => (!text.trim().is_empty()).then_some(ContentBlock::Text { text, cache_control: None }),
-        Block::ToolUse { id, name, input } => {
+        Block::ToolUse { id, name, input, .. } => {
             let (id, name) = (valid_word(id), valid_word(name));
             Some(ContentBlock::ToolUse { id, name, input: arguments(input), cache_control: None })
         }

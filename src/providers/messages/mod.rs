@@ -43,6 +43,10 @@ pub const ANTHROPIC: Service = Service {
 struct MessagesApi;
 
 impl Api for MessagesApi {
+    fn name(&self) -> &'static str {
+        "messages"
+    }
+
     fn body(&self, request: &ModelRequest) -> Vec<u8> {
         body::body(request)
     }

@@ -118,11 +118,11 @@ fn stream_assembly_keeps_every_content_block() {
         Block::Other(json!({"type": "thinking", "thinking": "Ich grüße.", "signature": "c2ln"})),
         Block::Other(json!({"type": "redacted_thinking", "data": "xyz=="})),
         Block::text("Hallo, Welt 🌍\n\n"),
-        Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input },
+        Block::tool_use("toolu_1", "bash", input),
     ];
     assert_eq!(answer.content, expected);
     assert_eq!(answer.stop, StopReason::ToolUse);
-    let usage = Usage { input_tokens: 25, output_tokens: 15, cache_read_tokens: 7, cache_write_tokens: 0 };
+    let usage = Usage { input_tokens: 25, output_tokens: 15, cache_read_tokens: 7, ..Usage::default() };
     assert_eq!((answer.usage, listener.as_str()), (Some(usage), "Hallo, Welt 🌍\n\n"));
 }
 
@@ -140,7 +140,7 @@ fn stream_with_missing_fields_is_assembled() {
     events.extend(end(Value::Null));
     let nameless = stream(&events).replace("event: ", "ignored: ");
     let (answer, _) = answer_in_pieces(&nameless, &[9999]);
-    let call = |id: &str, input: Value| Block::ToolUse { id: id.to_owned(), name: "idle".to_owned(), input };
+    let call = |id: &str, input: Value| Block::tool_use(id, "idle", input);
     let expected = [call("any id: 1", json!({})), call("call-1-1", json!({"whole": 1})), call("call-1-2", json!({}))];
     assert_eq!((answer.content.as_slice(), answer.stop), (expected.as_slice(), StopReason::ToolUse));
     assert_eq!(answer.usage, Some(Usage { output_tokens: 15, ..Usage::default() }));
@@ -312,8 +312,8 @@ fn sent_body(request: &ModelRequest) -> Value {
 fn names_and_ids_of_calls_have_valid_characters() {
     let request = request(&[
         assistant(vec![
-            Block::ToolUse { id: "a b".into(), name: String::new(), input: json!({}) },
-            Block::ToolUse { id: "c".into(), name: format!("\u{1b}\"é{}", "x".repeat(200)), input: json!({}) },
+            Block::tool_use("a b", String::new(), json!({})),
+            Block::tool_use("c", format!("\u{1b}\"é{}", "x".repeat(200)), json!({})),
         ]),
         user(vec![Block::ToolResult { tool_use_id: "a b".into(), content: "no such tool".into(), is_error: true }]),
     ]);
@@ -340,7 +340,7 @@ fn answer_without_final_usage_has_unknown_usage() {
 
 #[test]
 fn request_body_has_only_fields_of_the_api() {
-    let call = |id: &str, input: Value| Block::ToolUse { id: id.into(), name: "bash".into(), input };
+    let call = |id: &str, input: Value| Block::tool_use(id, "bash", input);
     let result =
         |id: &str, is_error: bool| Block::ToolResult { tool_use_id: id.into(), content: String::new(), is_error };
     let signed = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
@@ -392,11 +392,11 @@ fn request_body_has_only_fields_of_the_api() {
 fn model_block() -> impl Strategy<Value = Block> {
     prop_oneof![
         "[ a-zü\n\"]{0,6}".prop_map(Block::text),
-        ("[a-z]{1,3}", "[ a\"]{0,4}").prop_map(|(key, text)| Block::ToolUse {
-            id: "x".into(),
-            name: "bash".into(),
-            input: json!({key: text, "a": 1.5}),
-        }),
+        ("[a-z]{1,3}", "[ a\"]{0,4}").prop_map(|(key, text)| Block::tool_use(
+            "x",
+            "bash",
+            json!({key: text, "a": 1.5})
+        )),
         "[a-z]{0,2}".prop_map(|signature| {
             Block::Other(json!({"type": "thinking", "thinking": "t", "signature": signature}))
         }),
@@ -416,8 +416,8 @@ fn any_block() -> impl Strategy<Value = Block> {
     let text = || "(?s).{0,40}";
     prop_oneof![
         text().prop_map(|text| Block::Text { text }),
-        (text(), text(), text()).prop_map(|(id, name, text)| Block::ToolUse { id, name, input: json!({ "a": text }) }),
-        (text(), text()).prop_map(|(id, name)| Block::ToolUse { id: id.clone(), name, input: json!(id) }),
+        (text(), text(), text()).prop_map(|(id, name, text)| Block::tool_use(id, name, json!({ "a": text }))),
+        (text(), text()).prop_map(|(id, name)| Block::tool_use(id.clone(), name, json!(id))),
         (text(), text(), any::<bool>()).prop_map(|(id, content, is_error)| Block::ToolResult {
             tool_use_id: id,
             content,

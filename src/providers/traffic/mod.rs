@@ -11,7 +11,7 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::transcript::{Block, Origin, Usage};
 use crate::ports::{ChatMessage, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 
 mod recorder;
@@ -62,11 +62,13 @@ struct Answer {
     stop: StopReason,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<Origin>,
 }
 
 impl From<Answer> for ModelResponse {
-    fn from(Answer { content, stop, usage }: Answer) -> Self {
-        Self { content, stop, usage }
+    fn from(Answer { content, stop, usage, origin }: Answer) -> Self {
+        Self { content, stop, usage, origin }
     }
 }
 

@@ -86,7 +86,12 @@ impl MemberFile {
     fn write(&mut self, request: &ModelRequest, response: &ModelResponse, workspace: &str) -> io::Result<()> {
         let is_kept = |pair: &(&Arc<ChatMessage>, &Arc<ChatMessage>)| Arc::ptr_eq(pair.0, pair.1) || pair.0 == pair.1;
         let kept = self.messages.iter().zip(request.messages.iter()).take_while(is_kept).count();
-        let answer = Answer { content: response.content.clone(), stop: response.stop.clone(), usage: response.usage };
+        let answer = Answer {
+            content: response.content.clone(),
+            stop: response.stop.clone(),
+            usage: response.usage,
+            origin: response.origin.clone(),
+        };
         let exchange = Exchange {
             v: VERSION,
             at: now(),

@@ -100,7 +100,7 @@ impl Fingerprint {
 /// Returns the text of a message by which it is compared. In results of tools, words with a digit and the width of spaces do not count:
 /// they are times, sizes, ids of commits and processes, and their columns.
 fn comparable_text(message: &ChatMessage, workspace: &str) -> String {
-    let mut message = message.clone();
+    let mut message = ChatMessage { origin: None, ..message.clone() };
     for block in &mut message.content {
         if let Block::ToolResult { content, .. } = block {
             *content = without_numbers(&content.replace(workspace, WORKSPACE));

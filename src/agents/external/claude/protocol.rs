@@ -335,6 +335,7 @@ fn usage_of(usage: &Value) -> Usage {
         output_tokens: tokens("output_tokens"),
         cache_read_tokens: tokens("cache_read_input_tokens"),
         cache_write_tokens: tokens("cache_creation_input_tokens"),
+        ..Usage::default()
     }
 }
 
@@ -346,6 +347,7 @@ fn updated_usage(before: Usage, now: Usage) -> Usage {
         output_tokens: later(before.output_tokens, now.output_tokens),
         cache_read_tokens: later(before.cache_read_tokens, now.cache_read_tokens),
         cache_write_tokens: later(before.cache_write_tokens, now.cache_write_tokens),
+        ..now
     }
 }
 
@@ -359,6 +361,7 @@ fn usage_of_models(by_model: &Value) -> Option<Usage> {
             output_tokens: tokens(model, "outputTokens"),
             cache_read_tokens: tokens(model, "cacheReadInputTokens"),
             cache_write_tokens: tokens(model, "cacheCreationInputTokens"),
+            ..Usage::default()
         })
     }))
 }
