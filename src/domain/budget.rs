@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::snapshot::is_default;
 use super::task::TaskId;
 use super::time::UnixMs;
 use super::transcript::Usage;
@@ -101,7 +102,7 @@ pub type Prices = BTreeMap<String, Price>;
 pub struct Budget {
     /// Tokens of all kinds, each counted as one.
     pub tokens: Option<u64>,
-    /// US dollars, by the config's prices.
+    /// US dollars: the provider's bills, and the config's prices for usage without a bill.
     pub usd: Option<f64>,
 }
 
@@ -238,14 +239,35 @@ pub struct Spend {
     /// Total usage of the requests.
     #[serde(flatten)]
     pub usage: Usage,
+    /// The part of the usage that the provider billed. The bill beats the price in the config.
+    #[serde(skip_serializing_if = "is_default")]
+    pub billed: Usage,
 }
 
 impl Spend {
+    /// Returns the usage of one request.
+    pub fn of_request(usage: Usage, confirmed: bool) -> Self {
+        let billed = if usage.cost_ticks.is_some() { usage } else { Usage::default() };
+        Self { requests: 1, unconfirmed: u64::from(!confirmed), usage, billed }
+    }
+
+    /// Returns the cost in US dollars: the bills, and the rest at this price. `None` if neither is known.
+    pub fn usd(&self, price: Option<&Price>) -> Option<f64> {
+        let rest = price.map(|price| price.of(self.usage.minus(self.billed)));
+        [self.billed.billed_usd(), rest].into_iter().flatten().reduce(|bill, rest| bill + rest)
+    }
+
+    /// Returns true if a part of its usage has neither a bill nor this price.
+    pub fn is_unpriced(&self, price: Option<&Price>) -> bool {
+        price.is_none() && (self.billed.cost_ticks.is_none() || self.usage.total() > self.billed.total())
+    }
+
     /// Adds the usage of other requests.
     pub fn add(&mut self, other: Self) {
         self.requests = self.requests.saturating_add(other.requests);
         self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
         self.usage = self.usage.plus(other.usage);
+        self.billed = self.billed.plus(other.billed);
     }
 }
 
@@ -286,6 +308,9 @@ pub enum LedgerEntry {
         unconfirmed: u64,
         /// Their total usage.
         usage: Usage,
+        /// The part of it that the provider billed.
+        #[serde(default, skip_serializing_if = "is_default")]
+        billed: Usage,
     },
     /// A used up quota, in ledgers of earlier versions. The limits of accounts have their own files, so this has no effect.
     QuotaUsed {
@@ -346,10 +371,11 @@ impl LedgerTotals {
             LedgerEntry::Ended { request, account, usage, confirmed } => {
                 self.last_request = self.last_request.max(*request);
                 self.open.remove(request);
-                self.add(account, Spend { requests: 1, unconfirmed: u64::from(!confirmed), usage: *usage });
+                self.add(account, Spend::of_request(*usage, *confirmed));
             }
-            LedgerEntry::Sum { account, requests, unconfirmed, usage } => {
-                self.add(account, Spend { requests: *requests, unconfirmed: *unconfirmed, usage: *usage });
+            LedgerEntry::Sum { account, requests, unconfirmed, usage, billed } => {
+                let (requests, unconfirmed) = (*requests, *unconfirmed);
+                self.add(account, Spend { requests, unconfirmed, usage: *usage, billed: *billed });
             }
             LedgerEntry::QuotaUsed { .. } => {}
             LedgerEntry::Reset { team } => {
@@ -368,7 +394,7 @@ impl LedgerTotals {
     pub fn settle_open_requests(&mut self) -> Vec<(u64, UsageKey, Usage)> {
         let open = std::mem::take(&mut self.open);
         for (account, usage) in open.values() {
-            self.add(account, Spend { requests: 1, unconfirmed: 1, usage: *usage });
+            self.add(account, Spend::of_request(*usage, false));
         }
         open.into_iter().map(|(request, (account, usage))| (request, account, usage)).collect()
     }
@@ -426,6 +452,7 @@ impl LedgerTotals {
             requests: spend.requests,
             unconfirmed: spend.unconfirmed,
             usage: spend.usage,
+            billed: spend.billed,
         });
         let open = self.open.iter().map(|(request, (account, usage))| LedgerEntry::Sent {
             request: *request,
@@ -519,6 +546,25 @@ mod tests {
         assert_eq!(budget.exceeded_by(TokensAndUsd { tokens: 10, usd: 1.0 }), None);
     }
 
+    /// The bill of a request counts instead of its price, and is never added to it.
+    #[test]
+    fn bill_beats_price() {
+        let price = Price { input: 10.0, ..Price::default() };
+        let billed = Usage { cost_ticks: Some(5_000_000_000), ..usage(1_000_000) };
+        let ended = |request, usage| LedgerEntry::Ended { request, account: usage_key("a"), usage, confirmed: true };
+        let spend = |entries: &[LedgerEntry]| totals(entries).spent()[&usage_key("a")];
+        let only_billed = spend(&[ended(1, billed)]);
+        assert_eq!((only_billed.usd(Some(&price)), only_billed.usd(None)), (Some(0.5), Some(0.5)));
+        assert!(!only_billed.is_unpriced(None));
+        let both = spend(&[ended(1, billed), ended(2, usage(1_000_000))]);
+        assert_eq!((both.usd(Some(&price)), both.usd(None)), (Some(10.5), Some(0.5)));
+        assert!(both.is_unpriced(None) && !both.is_unpriced(Some(&price)));
+        let priced = spend(&[ended(2, usage(1_000_000))]);
+        assert_eq!((priced.usd(Some(&price)), priced.usd(None)), (Some(10.0), None));
+        let free = spend(&[ended(1, Usage { cost_ticks: Some(0), ..usage(1_000_000) })]);
+        assert_eq!((free.usd(Some(&price)), free.usage.total()), (Some(0.0), 1_000_000));
+    }
+
     proptest! {
         /// Folding the first records of a ledger into sums keeps its totals.
         #[test]
@@ -526,11 +572,12 @@ mod tests {
             let entries: Vec<LedgerEntry> = steps.iter().map(|(kind, request, tokens)| {
                 let task = (tokens % 3 > 0).then_some(TaskId(tokens % 3));
                 let account = UsageKey { task, ..usage_key(if request % 2 == 0 { "a" } else { "b" }) };
-                let usage = usage(*tokens);
+                let cost_ticks = (tokens % 3 == 0).then_some(tokens * 7);
+                let usage = Usage { cost_ticks, ..usage(*tokens) };
                 match kind {
                     0 => LedgerEntry::Sent { request: *request, account, usage },
                     1 => LedgerEntry::Ended { request: *request, account, usage, confirmed: tokens % 2 == 0 },
-                    2 => LedgerEntry::Sum { account, requests: 2, unconfirmed: 1, usage },
+                    2 => LedgerEntry::Sum { account, requests: 2, unconfirmed: 1, usage, billed: Usage::default() },
                     _ => LedgerEntry::Reset { team: if *tokens < 900 { "other".into() } else { "t".into() } },
                 }
             }).collect();

@@ -117,6 +117,9 @@ impl Block {
     }
 }
 
+/// The ticks in a US dollar, the unit of a reported bill.
+pub const TICKS_PER_USD: f64 = 1e10;
+
 /// The tokens of model requests, as reported by the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -134,7 +137,7 @@ pub struct Usage {
     /// The part of the output tokens that is reasoning, if the provider reports it.
     #[serde(skip_serializing_if = "is_default")]
     pub reasoning_tokens: u64,
-    /// The bill, in ticks of 10^-10 US dollars, if the provider reports it.
+    /// The bill, in ticks of [`TICKS_PER_USD`], if the provider reports it.
     #[serde(deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub cost_ticks: Option<u64>,
 }
@@ -165,6 +168,12 @@ impl Usage {
             reasoning_tokens: self.reasoning_tokens.saturating_sub(other.reasoning_tokens),
             cost_ticks: self.cost_ticks.map(|cost| cost.saturating_sub(other.cost_ticks.unwrap_or_default())),
         }
+    }
+
+    /// Returns the bill in US dollars, if the provider reported it.
+    #[expect(clippy::cast_precision_loss, reason = "bills stay below 2^53 ticks, about a million dollars")]
+    pub fn billed_usd(self) -> Option<f64> {
+        self.cost_ticks.map(|ticks| ticks as f64 / TICKS_PER_USD)
     }
 
     /// Returns the number of input tokens, with those of the cache.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::domain::budget::{
-    Budget, BudgetScope, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TEXT_BYTES_PER_TOKEN_MAX, TaskCap,
+    Budget, BudgetScope, LedgerEntry, LedgerRecord, LedgerTotals, Prices, Spend, TEXT_BYTES_PER_TOKEN_MAX, TaskCap,
     TokensAndUsd, UsageFault, UsageKey,
 };
 pub use crate::domain::budget_spent::BudgetSpent;
@@ -87,7 +87,7 @@ impl OpenRequest {
 
 /// A job of the ledger's writer.
 enum LedgerJob {
-    Line(LedgerRecord),
+    Line(Box<LedgerRecord>),
     /// Confirms when all lines before it are written.
     Flush(oneshot::Sender<()>),
 }
@@ -118,7 +118,8 @@ impl BudgetGuard {
             ..BudgetState::default()
         };
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
-            state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
+            let usd = spend.usd(prices.get(&account.model)).unwrap_or_default();
+            state.add(&account.teammate, TokensAndUsd { tokens: spend.usage.total(), usd });
         }
         let members = std::iter::once(&spec.lead).chain(&spec.members).filter(|member| member.budget.is_set());
         let member_budgets = members.map(|member| (member.name.to_string(), member.budget)).collect();
@@ -185,7 +186,7 @@ impl BudgetGuard {
 
     fn write(&self, entry: LedgerEntry) {
         // The writer ends only with the runtime.
-        let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
+        let _ = self.lines.send(LedgerJob::Line(Box::new(LedgerRecord::new(self.clock.now(), entry))));
     }
 
     fn decide(&self, account: &UsageKey, budgets: &[(BudgetScope, Budget)], price: TokensAndUsd) -> ReserveDecision {
@@ -363,7 +364,9 @@ impl ObservedUsage {
     /// sent at least the tokens that its bytes need.
     fn outcome(&self, most: Usage) -> (Usage, bool) {
         let needed = self.bytes / TEXT_BYTES_PER_TOKEN_MAX;
-        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(needed), ..usage };
+        // The bill of an incomplete answer is not complete either.
+        let at_least =
+            |usage: Usage| Usage { output_tokens: usage.output_tokens.max(needed), cost_ticks: None, ..usage };
         let received = Usage { output_tokens: self.bytes.min(most.output_tokens), ..most };
         match (self.usage, self.has_answer) {
             _ if self.fault.is_some() => (at_least(most), false),
@@ -384,7 +387,7 @@ impl Drop for Reservation {
 }
 
 fn amount(prices: &Prices, model: &str, usage: Usage) -> TokensAndUsd {
-    let usd = prices.get(model).map_or(0.0, |price| price.of(usage));
+    let usd = Spend::of_request(usage, true).usd(prices.get(model)).unwrap_or_default();
     TokensAndUsd { tokens: usage.total(), usd }
 }
 
@@ -407,7 +410,7 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
         let mut waiting = Vec::new();
         for job in batch.drain(..) {
             match job {
-                LedgerJob::Line(line) => lines.push(line),
+                LedgerJob::Line(line) => lines.push(*line),
                 LedgerJob::Flush(done) => waiting.push(done),
             }
         }
@@ -603,6 +606,27 @@ mod tests {
         drop(paid);
         assert!((budget_guard.used_by("alice").usd - 0.375).abs() < 1e-9);
         assert!(budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(1, 0)).await.is_err());
+    }
+
+    /// The bill of an answer beats the price, also for the next process. That of a cut answer is not complete, so its price counts.
+    #[tokio::test]
+    async fn reported_bill_beats_price_in_budget() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let prices = Prices::from([("m".to_owned(), Price { input: 10.0, ..Price::default() })]);
+        let budget = Budget { tokens: None, usd: Some(20.0) };
+        let budget_guard = open(budget, prices.clone(), &ledger).await;
+        let billed = Usage { cost_ticks: Some(5_000_000_000), ..usage(1_000_000, 0) };
+        let paid = budget_guard.reserve(ledger.as_ref(), "alice", None, "m", usage(1_000_000, 0)).await.unwrap();
+        paid.record_answer(Some(billed), 0);
+        drop(paid);
+        assert!((budget_guard.used_by("alice").usd - 0.5).abs() < 1e-9);
+        let cut = budget_guard.reserve(ledger.as_ref(), "bob", None, "m", usage(100_000, 0)).await.unwrap();
+        cut.record_usage(Usage { cost_ticks: Some(1), ..usage(200_000, 0) });
+        drop(cut);
+        assert!((budget_guard.used_by("bob").usd - 2.0).abs() < 1e-9);
+        budget_guard.flush().await;
+        let next = open(budget, prices, &ledger).await;
+        assert!((next.used_by("alice").usd - 0.5).abs() < 1e-9 && (next.used_by("bob").usd - 2.0).abs() < 1e-9);
     }
 
     #[tokio::test]

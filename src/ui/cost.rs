@@ -19,7 +19,7 @@ pub struct CostView {
     pub accounts: Vec<AccountView>,
     /// All tokens.
     pub tokens: u64,
-    /// The cost of all usage with a known price, in US dollars.
+    /// The cost of all usage with a bill or a known price, in US dollars.
     pub usd: f64,
     pub budget: Budget,
     /// The budgets of members.
@@ -28,7 +28,7 @@ pub struct CostView {
     pub tasks: Vec<TaskTokensView>,
     /// Requests in progress.
     pub open_requests: usize,
-    /// Models without a price in the config.
+    /// Models with usage that has neither a bill nor a price in the config.
     pub unpriced: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct AccountView {
     pub model: String,
     #[serde(flatten)]
     pub spend: Spend,
-    /// The cost in US dollars; `None` if the price is not known.
+    /// The cost in US dollars; `None` if neither a bill nor the price is known.
     pub usd: Option<f64>,
 }
 
@@ -82,8 +82,9 @@ impl CostView {
         let mut unpriced = Vec::new();
         let mut accounts: BTreeMap<(&str, &str), AccountView> = BTreeMap::new();
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
-            let usd = prices.get(&account.model).map(|price| price.of(spend.usage));
-            if usd.is_none() && !unpriced.contains(&account.model) {
+            let price = prices.get(&account.model);
+            let usd = spend.usd(price);
+            if spend.is_unpriced(price) && !unpriced.contains(&account.model) {
                 unpriced.push(account.model.clone());
             }
             total += TokensAndUsd { tokens: spend.usage.total(), usd: usd.unwrap_or(0.0) };
@@ -238,20 +239,25 @@ mod tests {
                 model: model.into(),
                 task: task.map(TaskId),
             };
-            let Spend { requests, unconfirmed, usage } = spend;
-            totals.apply(&LedgerEntry::Sum { account, requests, unconfirmed, usage });
+            let Spend { requests, unconfirmed, usage, billed } = spend;
+            totals.apply(&LedgerEntry::Sum { account, requests, unconfirmed, usage, billed });
         };
         // The tasks of a member are one line.
         add(
             "alice",
             "big",
             Some(3),
-            Spend { requests: 11, unconfirmed: 0, usage: Usage { input_tokens: 20_000, ..usage } },
+            Spend {
+                requests: 11,
+                unconfirmed: 0,
+                billed: Usage::default(),
+                usage: Usage { input_tokens: 20_000, ..usage },
+            },
         );
         let rest = Usage { input_tokens: 100_000, ..Usage::default() };
-        add("alice", "big", None, Spend { requests: 20, unconfirmed: 0, usage: rest });
+        add("alice", "big", None, Spend { requests: 20, unconfirmed: 0, billed: Usage::default(), usage: rest });
         let of_lead = Usage { input_tokens: 7, ..Usage::default() };
-        add("lead", "small", None, Spend { requests: 4, unconfirmed: 1, usage: of_lead });
+        add("lead", "small", None, Spend { requests: 4, unconfirmed: 1, billed: Usage::default(), usage: of_lead });
         add("other", "big", None, Spend::default());
         let account = UsageKey { team: "port".into(), teammate: "alice".into(), model: "big".into(), task: None };
         totals.apply(&LedgerEntry::Sent { request: 9, account, usage });
