@@ -329,6 +329,11 @@ pub fn delivered_keys(records: &[Record]) -> HashSet<String> {
     messages.flatten().cloned().collect()
 }
 
+/// Returns the bytes of a block that a model reads or writes as text. Encrypted reasoning has any number of bytes for a token.
+pub fn text_bytes(block: &Block) -> usize {
+    if matches!(block, Block::Other(_)) { 0 } else { block_bytes(block) }
+}
+
 /// Returns the size of a block's content, in bytes.
 pub fn block_bytes(block: &Block) -> usize {
     match block {

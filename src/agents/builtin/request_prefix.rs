@@ -27,6 +27,7 @@ pub(super) struct RequestPrefix {
 
 /// A request, and the input tokens that its server reported.
 struct ReportedRequest {
+    model: Arc<str>,
     messages: Arc<[Arc<ChatMessage>]>,
     input_tokens: u64,
 }
@@ -45,7 +46,8 @@ impl RequestPrefix {
     pub fn input_tokens_max(&self, request: &ModelRequest, counter: Option<&TokenCounter>) -> u64 {
         let text_tokens =
             |text: &str| counter.and_then(|counter| counter.count(text)).unwrap_or_else(|| text_bytes(text));
-        let since_report = self.reported.lock().as_ref().and_then(|reported| {
+        let reported = self.reported.lock();
+        let since_report = reported.as_ref().filter(|reported| reported.model == request.model).and_then(|reported| {
             let tokens = tokens_after(&reported.messages, &request.messages, &text_tokens);
             tokens.map(|tokens| reported.input_tokens + tokens)
         });
@@ -57,7 +59,8 @@ impl RequestPrefix {
     pub fn record_usage(&self, request: &ModelRequest, usage: Usage) {
         if !request.is_for_summary() {
             let input_tokens = usage.total_input();
-            *self.reported.lock() = Some(ReportedRequest { messages: Arc::clone(&request.messages), input_tokens });
+            let (model, messages) = (Arc::clone(&request.model), Arc::clone(&request.messages));
+            *self.reported.lock() = Some(ReportedRequest { model, messages, input_tokens });
         }
     }
 
@@ -107,7 +110,9 @@ fn tokens_after(
 mod tests {
     use super::*;
     use crate::domain::transcript::{Block, Role};
+    use crate::ports::RequestPurpose;
     use proptest::prelude::*;
+    use std::time::Duration;
 
     fn message(role: Role, texts: &[String]) -> Arc<ChatMessage> {
         Arc::new(ChatMessage::new(role, texts.iter().map(Block::text).collect()))
@@ -131,6 +136,26 @@ mod tests {
         assert_eq!(tokens_after(&start, &start[..1], &text_bytes), None);
         assert_eq!(tokens_after(&[], &start, &text_bytes), None);
         assert!(tokens_after(&start, &messages(&[a, b, c]), &text_bytes).is_some());
+    }
+
+    /// Another model counts other tokens for the same text.
+    #[test]
+    fn report_of_another_model_does_not_count() {
+        let prefix = RequestPrefix::new("s".to_owned(), Vec::new(), [].into());
+        let request = |model: &str| ModelRequest {
+            teammate: "bob".into(),
+            model: model.into(),
+            system: "s".into(),
+            messages: messages(&[vec!["x".repeat(5_000)]]).into(),
+            tools: [].into(),
+            output_tokens_max: 9,
+            purpose: RequestPurpose::Turn,
+            silence_timeout: Duration::ZERO,
+            answer_timeout: Duration::ZERO,
+        };
+        prefix.record_usage(&request("a"), Usage { input_tokens: 1_000, ..Usage::default() });
+        assert_eq!(prefix.input_tokens_max(&request("a"), None), 1_000);
+        assert!(prefix.input_tokens_max(&request("b"), None) > 5_000);
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Turn;
 use super::response_listener::ResponseListener;
 use crate::agents::turn_control::StopLevel;
-use crate::domain::prompt::block_bytes;
+use crate::domain::prompt::text_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::{duration, exponential_backoff};
@@ -214,7 +214,7 @@ impl Turn<'_> {
         let outcome = outcome.map(|response| {
             listener.publish(StreamEvent::Ended);
             admission.accept();
-            let bytes = response.content.iter().map(block_bytes).sum();
+            let bytes = response.content.iter().map(text_bytes).sum();
             let usage = response.usage.and_then(|usage| listener.checked(usage, bytes as u64));
             // The usage of an answer that was ended early is not known.
             if response.usage.is_none() && response.stop != StopReason::Repetition && listener.has_server {

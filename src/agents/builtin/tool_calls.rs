@@ -279,9 +279,10 @@ pub(super) fn arguments_of(input: Value) -> Result<Value, CallNotMade> {
 /// Removes the arguments of a call that a limit cut. The model could imitate them.
 pub(super) fn clear_cut_arguments(content: &mut [Block], stop: &StopReason) {
     if matches!(stop, StopReason::MaxTokens | StopReason::ContextFull)
-        && let Some(Block::ToolUse { input, .. }) = content.last_mut()
+        && let Some(Block::ToolUse { input, arguments, .. }) = content.last_mut()
     {
         *input = Value::Object(serde_json::Map::new());
+        *arguments = None;
     }
 }
 
@@ -290,11 +291,12 @@ pub(super) fn clear_cut_arguments(content: &mut [Block], stop: &StopReason) {
 pub(super) fn remove_call_markup(content: &mut [Block]) -> Vec<String> {
     let mut changed = Vec::new();
     for block in content {
-        let Block::ToolUse { name: tool, input: Value::Object(arguments), .. } = block else { continue };
-        for (name, value) in arguments {
+        let Block::ToolUse { name: tool, input: Value::Object(input), arguments, .. } = block else { continue };
+        for (name, value) in input {
             let kept = value.as_str().and_then(|text| without_call_markup(name, text)).map(str::to_owned);
             if let Some(kept) = kept {
                 *value = Value::String(kept);
+                *arguments = None;
                 changed.push(format!("`{name}` of {tool}"));
             }
         }
@@ -329,7 +331,11 @@ pub(super) fn move_reports_last(content: &mut [Block], stop: &StopReason) {
         if let Block::ToolUse { name, .. } = block { name } else { "" }
     }
     let last_work = content.iter().rposition(|block| table::kind_of(tool_of(block)).is_for_files());
+    let first_report = content.iter().position(|block| tool_of(block) == REPORT_TOOL);
+    // A provider refuses reasoning that is not before its own call.
+    let is_bound = |block: &Block| matches!(block, Block::Other(_));
     if let Some(last_work) = last_work
+        && !content[first_report.unwrap_or(last_work).min(last_work)..last_work].iter().any(is_bound)
         && matches!(stop, StopReason::ToolUse | StopReason::EndTurn)
         && !content.iter().any(|block| tool_of(block) == CLAIM_TOOL)
     {
@@ -360,5 +366,38 @@ mod tests {
         ] {
             assert_eq!(order_of(unchanged), unchanged);
         }
+    }
+
+    /// Reasoning belongs to the call after it, so a report is not moved over it.
+    #[test]
+    fn report_before_reasoning_keeps_its_place() {
+        let call = |tool: &str| Block::tool_use("", tool, Value::Null);
+        let reasoning = || Block::Other(serde_json::json!({"type": "reasoning"}));
+        let mut content = vec![reasoning(), call(REPORT_TOOL), reasoning(), call("bash")];
+        let before = content.clone();
+        move_reports_last(&mut content, &StopReason::ToolUse);
+        assert_eq!(content, before);
+        let mut content = vec![reasoning(), call(REPORT_TOOL), call("bash")];
+        move_reports_last(&mut content, &StopReason::ToolUse);
+        assert_eq!(content, [reasoning(), call("bash"), call(REPORT_TOOL)]);
+    }
+
+    /// The text that a later request sends is that of the changed input.
+    #[test]
+    fn changed_input_has_no_own_text() {
+        let call = |input: Value, arguments: Option<String>| Block::ToolUse {
+            id: String::new(),
+            name: "write_file".to_owned(),
+            input,
+            arguments,
+            extra: crate::domain::transcript::Extra::new(),
+        };
+        let input = serde_json::json!({"content": "a\n</content>\n</invoke>"});
+        let mut content = vec![call(input, Some("{ }".to_owned()))];
+        assert_eq!(remove_call_markup(&mut content).len(), 1);
+        assert!(matches!(&content[0], Block::ToolUse { arguments: None, .. }));
+        let mut content = vec![call(serde_json::json!({"a": 1}), Some("{ \"a\": 1 }".to_owned()))];
+        clear_cut_arguments(&mut content, &StopReason::MaxTokens);
+        assert_eq!(content, [call(serde_json::json!({}), None)]);
     }
 }
