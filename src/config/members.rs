@@ -53,6 +53,7 @@ impl MemberValues {
                 agent: self.agent(),
                 provider: self.provider(),
                 model: text("model").unwrap_or_default(),
+                api: None,
                 base_url: text("base_url"),
                 context_window_tokens: text("context_window_tokens").and_then(|window| number(&window)),
                 command: text("command"),

@@ -313,6 +313,28 @@ impl MemberSpec {
     }
 }
 
+/// An API for models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ApiKind {
+    /// The Messages API of Anthropic.
+    Messages,
+    /// Chat completions.
+    Chat,
+    /// Responses, without state on the server.
+    Responses,
+}
+
+impl ApiKind {
+    /// Returns its name in the config and in transcripts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Chat => "chat",
+            Self::Responses => "responses",
+        }
+    }
+}
+
 /// A model and its provider.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelSpec {
@@ -322,6 +344,8 @@ pub struct ModelSpec {
     pub provider: String,
     /// The model's name, for providers with several models; a file for `scripted`.
     pub model: String,
+    /// The API, if it is not the provider's default.
+    pub api: Option<ApiKind>,
     /// The provider's address, if it is not the default.
     pub base_url: Option<String>,
     /// The model's context window in tokens, if configured.

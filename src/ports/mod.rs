@@ -41,7 +41,7 @@ pub use ledger::Ledger;
 pub use mailbox::{Delivery, Mailbox};
 pub use model::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec,
-    blocks_tokens_max, text_bytes,
+    blocks_tokens_max, escaped_bytes,
 };
 pub use repository::{
     Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS_PER_WORKTREE,

@@ -8,16 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::domain::account::AccountId;
-use crate::domain::prompt::block_bytes;
+use crate::domain::prompt::text_bytes;
+use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Extra, Origin, Role, Usage};
 
 /// Maximum number of tokens that a provider adds to a request, such as its instructions for tools.
 const PROVIDER_TOKENS_MAX: u64 = 1024;
 /// Maximum number of bytes around a tool, a message or a block in the body of any API: names of fields, ids, roles, cache breakpoints.
 const FRAMING_BYTES_MAX: u64 = 256;
-
-/// The API of all answers without a known source: they are older than the others.
-const ORIGIN_API_UNKNOWN: &str = "messages";
 
 /// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,7 +88,7 @@ impl ModelRequest {
     /// Returns the most input tokens that a server can count: one for each byte of the body, and those that it adds. A token of any
     /// tokenizer stands for at least one byte.
     pub fn input_tokens_max(&self) -> u64 {
-        self.input_tokens_max_with(&text_bytes)
+        self.input_tokens_max_with(&escaped_bytes)
     }
 
     /// As [`Self::input_tokens_max`], with the most tokens that `text_tokens` returns for each text.
@@ -104,7 +102,7 @@ impl ModelRequest {
         let mut tokens = usage.total_input().saturating_sub(PROVIDER_TOKENS_MAX);
         // Stops counting as early as possible: a true report is far below the bound.
         let fits = tokens == 0
-            || self.body_tokens(&text_bytes).any(|most| {
+            || self.body_tokens(&escaped_bytes).any(|most| {
                 tokens = tokens.saturating_sub(most);
                 tokens == 0
             });
@@ -114,13 +112,13 @@ impl ModelRequest {
     /// Returns the bytes of the texts that the model reads, without tools and framing.
     pub fn text_bytes(&self) -> u64 {
         let blocks = self.messages.iter().flat_map(|message| &message.content);
-        (self.system.len() + blocks.map(block_bytes).sum::<usize>()) as u64
+        (self.system.len() + blocks.map(text_bytes).sum::<usize>()) as u64
     }
 
     /// The most tokens of each part of the body, in any API. Everything but texts counts as one for each byte.
     fn body_tokens(&self, text_tokens: &dyn Fn(&str) -> u64) -> impl Iterator<Item = u64> {
         let tools = self.tools.iter().map(|tool| {
-            let texts = text_bytes(&tool.name) + text_bytes(&tool.description);
+            let texts = escaped_bytes(&tool.name) + escaped_bytes(&tool.description);
             FRAMING_BYTES_MAX + texts + tool.input_schema.to_string().len() as u64
         });
         let messages = self.messages.iter().map(move |message| message.tokens_max(text_tokens));
@@ -138,7 +136,11 @@ impl ChatMessage {
     /// would refuse them.
     #[must_use]
     pub fn for_reader(self: &Arc<Self>, reader: &Origin) -> Arc<Self> {
-        let is_own = self.origin.as_ref().map_or(reader.api == ORIGIN_API_UNKNOWN, |origin| origin == reader);
+        // Answers of earlier versions name no source. All of them are from the Messages API.
+        let is_own = match &self.origin {
+            Some(origin) => origin == reader,
+            None => reader.api == ApiKind::Messages.as_str(),
+        };
         if self.role == Role::User || is_own || !self.content.iter().any(Block::is_bound_to_origin) {
             return Arc::clone(self);
         }
@@ -157,8 +159,9 @@ pub fn blocks_tokens_max(blocks: &[Block], text_tokens: &dyn Fn(&str) -> u64) ->
         Block::Text { text } => text_tokens(text),
         // Some APIs carry the arguments as JSON in a string.
         Block::ToolUse { name, input, arguments, extra, .. } => {
-            let arguments = arguments.as_ref().map_or_else(|| text_bytes(&input.to_string()), |text| text_bytes(text));
-            text_bytes(name) + arguments + json_bytes(extra)
+            let arguments =
+                arguments.as_ref().map_or_else(|| escaped_bytes(&input.to_string()), |text| escaped_bytes(text));
+            escaped_bytes(name) + arguments + json_bytes(extra)
         }
         Block::ToolResult { content, .. } => text_tokens(content),
         Block::Other(value) => value.to_string().len() as u64,
@@ -172,7 +175,7 @@ fn json_bytes(extra: &Extra) -> u64 {
 }
 
 /// Returns the bytes of a text in a JSON string (<https://www.rfc-editor.org/rfc/rfc8259#section-7>). No tokenizer has more tokens.
-pub fn text_bytes(text: &str) -> u64 {
+pub fn escaped_bytes(text: &str) -> u64 {
     let escapes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
         0..0x20 => 5,
@@ -334,11 +337,22 @@ mod tests {
         assert!(!can(1 << 63, 1 << 63, 0, 0) && !can(0, u64::MAX, 1, 0) && !can(0, 0, 0, u64::MAX));
     }
 
+    /// Encrypted reasoning has any number of bytes for a token, so a true report can be far below it.
     #[test]
-    fn text_bytes_are_those_of_json() {
+    fn opaque_blocks_are_no_text_but_have_bytes() {
+        let encrypted = serde_json::json!({"type": "reasoning", "encrypted_content": "Z".repeat(9_000)});
+        let mut message = ChatMessage::new(Role::Assistant, vec![Block::text("four")]);
+        let bytes = message.tokens_max(&escaped_bytes);
+        message.content.push(Block::Other(encrypted));
+        assert!(message.tokens_max(&escaped_bytes) > bytes + 9_000);
+        assert_eq!(message.content.iter().map(text_bytes).sum::<usize>(), 4);
+    }
+
+    #[test]
+    fn escaped_bytes_are_those_of_json() {
         for text in ["", "plain", "a\nb\t\"c\"\\", "\u{0}\u{1f}\u{8}\u{c}\r\u{7f}", "ä€😀\u{2028}"] {
             let json = serde_json::to_string(text).unwrap();
-            assert_eq!(text_bytes(text), json.len() as u64 - 2, "{json}");
+            assert_eq!(escaped_bytes(text), json.len() as u64 - 2, "{json}");
         }
     }
 }

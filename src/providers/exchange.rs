@@ -14,7 +14,9 @@ use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
+use super::usage;
 use crate::domain::account::AccountId;
+use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::masked;
@@ -34,8 +36,8 @@ const JSON: &str = "application/json";
 
 /// The format of an API's requests and answers.
 pub trait Api: Send + Sync {
-    /// Returns its name in the config and in transcripts.
-    fn name(&self) -> &'static str;
+    /// Returns the API.
+    fn kind(&self) -> ApiKind;
 
     /// Returns the JSON body of a request.
     fn body(&self, request: &ModelRequest) -> Vec<u8>;
@@ -156,7 +158,7 @@ impl HttpModel {
 
     /// The source of answers to this request.
     fn origin(&self, request: &ModelRequest) -> Origin {
-        let (api, model) = (self.api.name().to_owned(), request.model.to_string());
+        let (api, model) = (self.api.kind().as_str().to_owned(), request.model.to_string());
         Origin { provider: self.provider.clone(), api, model }
     }
 
@@ -276,14 +278,18 @@ impl HttpModel {
         finished(assembler, request, request_id)
     }
 
-    /// Reads an answer and names its source.
+    /// Reads an answer, and adds its source and the bill in the headers.
     async fn read_answer(
         &self,
         response: Response,
         request: &ModelRequest,
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
-        let answer = self.read(response, request, listener).await?;
+        let bill = usage::cost_ticks_of_headers(response.headers());
+        let mut answer = self.read(response, request, listener).await?;
+        if let Some(usage) = &mut answer.usage {
+            usage.cost_ticks = usage.cost_ticks.or(bill);
+        }
         Ok(ModelResponse { origin: Some(self.origin(request)), ..answer })
     }
 

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use catalog::{FirstUse, WindowSource};
-use chat::{ChatApi, Compat, IdForm, MaxTokensField};
-use exchange::Api;
+use chat::{Compat, IdForm, MaxTokensField};
 use service::{KeyVariable, Service};
 
-use crate::domain::team_spec::{AgentKind, ExternalProgram, MemberSpec, ModelSpec};
+use crate::domain::team_spec::{AgentKind, ApiKind, ExternalProgram, MemberSpec, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 
+mod arguments;
 pub mod catalog;
 pub mod chat;
 mod claude_code;
@@ -21,15 +21,19 @@ pub mod exchange;
 mod http;
 pub mod messages;
 mod repetition;
+pub mod responses;
 pub mod scripted;
 pub mod service;
 // Public for fuzz targets only.
+#[cfg(test)]
+mod change_of_model;
 #[doc(hidden)]
 pub mod sse;
 #[cfg(test)]
 mod test_requests;
 mod text_calls;
 pub mod traffic;
+mod usage;
 pub mod webhook;
 
 /// An entry of the `PROVIDERS` table.
@@ -117,11 +121,11 @@ const fn hosted(
     about: &'static str,
     base_url: &'static str,
     keys: &'static [KeyVariable],
-    api: fn() -> Box<dyn Api>,
+    compat: Compat,
     model: &'static str,
 ) -> Provider {
     let first_use = FirstUse { model: Some(model), ..FirstUse::UNKNOWN };
-    Provider::http(name, about, Service { base_url: Some(base_url), keys, api, first_use, ..CHAT })
+    Provider::http(name, about, Service { base_url: Some(base_url), keys, compat, first_use, ..CHAT })
 }
 
 const OLLAMA: FirstUse = FirstUse {
@@ -158,10 +162,11 @@ const CHAT: Service = Service {
     base_url_variable: None,
     keys: &[],
     needs_key: true,
-    path: "/chat/completions",
-    adds_version: false,
+    root: "/v1",
+    adds_root: false,
     headers: &[],
-    api: || Box::new(ChatApi::new(Compat::DEFAULT)),
+    api: ApiKind::Chat,
+    compat: Compat::DEFAULT,
     window_tokens: |_| None,
     first_use: FirstUse::UNKNOWN,
 };
@@ -171,19 +176,23 @@ const fn bearer(name: &'static str) -> KeyVariable {
     KeyVariable { name, header: "authorization", prefix: "Bearer " }
 }
 
+/// A service with Responses.
+const fn responses(
+    name: &'static str,
+    about: &'static str,
+    base_url: Option<&'static str>,
+    root: &'static str,
+    keys: &'static [KeyVariable],
+    model: Option<&'static str>,
+) -> Provider {
+    let first_use = FirstUse { model, ..FirstUse::UNKNOWN };
+    let service =
+        Service { base_url, root, keys, api: ApiKind::Responses, compat: COMPLETION_TOKENS, first_use, ..CHAT };
+    Provider::http(name, about, service)
+}
+
 /// Chat completions with `max_completion_tokens`.
-fn completion_tokens_api() -> Box<dyn Api> {
-    Box::new(ChatApi::new(Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT }))
-}
-
-/// Chat completions of Mistral, which refuses other ids.
-fn mistral_api() -> Box<dyn Api> {
-    Box::new(ChatApi::new(Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT }))
-}
-
-fn chat_api() -> Box<dyn Api> {
-    Box::new(ChatApi::new(Compat::DEFAULT))
-}
+const COMPLETION_TOKENS: Compat = Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT };
 
 /// All providers.
 #[rustfmt::skip]
@@ -199,12 +208,14 @@ pub const PROVIDERS: &[Provider] = &[
         service: None,
         connect: None,
     },
-    hosted("openai", "models of OpenAI; the key is in OPENAI_API_KEY", "https://api.openai.com/v1", &[bearer("OPENAI_API_KEY")], completion_tokens_api, "gpt-6-luna"),
-    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], completion_tokens_api, "openai/gpt-oss-120b"),
-    hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], chat_api, "gemini-3.8-flash"),
-    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], chat_api, "deepseek-flash"),
-    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], mistral_api, "mistral-large-latest"),
-    hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], completion_tokens_api, "openai/gpt-oss-120b"),
+    responses("openai", "models of OpenAI; the key is in OPENAI_API_KEY", Some("https://api.openai.com/v1"), "/v1", &[bearer("OPENAI_API_KEY")], Some("gpt-6-luna")),
+    responses("azure", "models of OpenAI at Azure, at `base_url`, such as https://RESOURCE.openai.azure.com; `model` is the deployment; the key is in AZURE_OPENAI_API_KEY", None, "/openai/v1", &[KeyVariable { name: "AZURE_OPENAI_API_KEY", header: "api-key", prefix: "" }], None),
+    responses("xai", "models of xAI; the key is in XAI_API_KEY", Some("https://api.x.ai/v1"), "/v1", &[bearer("XAI_API_KEY")], Some("grok-4.7")),
+    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], COMPLETION_TOKENS, "openai/gpt-oss-120b"),
+    hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], Compat { needs_signature: true, ..Compat::DEFAULT }, "gemini-3.8-flash"),
+    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], Compat { needs_reasoning: Some("reasoning_content"), ..Compat::DEFAULT }, "deepseek-flash"),
+    hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT }, "mistral-large-latest"),
+    hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], COMPLETION_TOKENS, "openai/gpt-oss-120b"),
     local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1", &[bearer("OLLAMA_API_KEY")], OLLAMA),
     local("lmstudio", "models of LM Studio on this machine", "http://127.0.0.1:1234/v1", &[bearer("LM_API_TOKEN")], LM_STUDIO),
     local("vllm", "models of a vLLM server", "http://127.0.0.1:8000/v1", &[bearer("VLLM_API_KEY")], VLLM),
@@ -250,6 +261,8 @@ pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
         "did you mean `anthropic`, whose key is in ANTHROPIC_API_KEY, or `claude-code`, the program with your login?",
     ),
     (&["gpt", "chatgpt"], "did you mean `openai`, whose key is in OPENAI_API_KEY?"),
+    (&["grok", "x.ai"], "did you mean `xai`, whose key is in XAI_API_KEY?"),
+    (&["azure-openai"], "did you mean `azure`, whose key is in AZURE_OPENAI_API_KEY?"),
     (&["google"], "did you mean `gemini`, whose key is in GEMINI_API_KEY?"),
     (&["llama", "llama.cpp"], "did you mean `llamacpp`, llama.cpp's server, or `ollama`?"),
     (

@@ -6,16 +6,16 @@ use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::catalog::{self, Catalog, CatalogError, FirstUse};
-use super::exchange::{Api, HttpModel};
+use super::chat::{ChatApi, Compat};
+use super::exchange::HttpModel;
 use super::http;
+use super::messages::MessagesApi;
 use super::provider;
+use super::responses::ResponsesApi;
 use crate::domain::account::AccountId;
-use crate::domain::team_spec::ModelSpec;
+use crate::domain::team_spec::{ApiKind, ModelSpec};
 use crate::ports::ModelClient;
 use crate::secrets::Secret;
-
-/// The version in the paths of all APIs.
-const VERSION: &str = "/v1";
 
 /// A service of the `PROVIDERS` table.
 pub struct Service {
@@ -27,14 +27,16 @@ pub struct Service {
     pub keys: &'static [KeyVariable],
     /// True if it refuses requests without a key at its own address.
     pub needs_key: bool,
-    /// The path of its API after the version, such as `/messages`.
-    pub path: &'static str,
-    /// True if the version `/v1` follows each address. Otherwise only an address without a path gets it.
-    pub adds_version: bool,
+    /// The path before that of the API, which an address without a path gets.
+    pub root: &'static str,
+    /// True if each address gets it.
+    pub adds_root: bool,
     /// Headers of each request.
     pub headers: &'static [(&'static str, &'static str)],
-    /// Returns the format of requests and answers.
-    pub api: fn() -> Box<dyn Api>,
+    /// Its API, unless the settings name another one.
+    pub api: ApiKind,
+    /// The differences of its chat completions.
+    pub compat: Compat,
     /// Returns the context window of this model in tokens, if it is known.
     pub window_tokens: fn(&str) -> Option<u64>,
     /// The facts for a first team.
@@ -69,7 +71,9 @@ impl Service {
         let Some(base) = base.as_deref().or(self.base_url) else {
             return Err(format!("the provider `{}` needs `base_url`, the address of its server", spec.provider));
         };
-        let url = self.url(base).map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
+        let api = self.api(spec);
+        let url =
+            self.url(base, api).map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
         let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
         for (name, value) in self.headers {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -92,7 +96,11 @@ impl Service {
             ));
         }
         Ok(HttpModel {
-            api: (self.api)(),
+            api: match api {
+                ApiKind::Messages => Box::new(MessagesApi),
+                ApiKind::Chat => Box::new(ChatApi::new(self.compat)),
+                ApiKind::Responses => Box::new(ResponsesApi),
+            },
             provider: spec.provider.clone(),
             client: http::client(&url)?,
             url,
@@ -110,13 +118,18 @@ impl Service {
     /// # Errors
     /// See [`CatalogError`].
     pub async fn catalog(&self, model: &HttpModel) -> Result<Catalog, CatalogError> {
-        catalog::list(model, self.path, self.first_use.windows).await
+        catalog::list(model, path_of(model.api.kind()), self.first_use.windows).await
+    }
+
+    /// Returns the API that a member uses.
+    fn api(&self, spec: &ModelSpec) -> ApiKind {
+        spec.api.unwrap_or(self.api)
     }
 
     /// Returns the server that the settings or the variable name, as `host:port`; `None` for the service's own address on the internet.
     pub fn server(&self, spec: &ModelSpec) -> Option<String> {
         let configured = self.configured_base(spec, &|name| std::env::var(name).ok()).map(|(_, base)| base);
-        let url = self.url(configured.as_deref().or(self.base_url)?).ok()?;
+        let url = self.url(configured.as_deref().or(self.base_url)?, self.api(spec)).ok()?;
         if self.needs_key && self.is_own_address(&url) {
             return None;
         }
@@ -141,15 +154,15 @@ impl Service {
         own.is_some_and(|own| own.host_str() == url.host_str())
     }
 
-    /// The address of the API below `base`. A base without a path gets the version `v1`. It can end with the path of the API.
-    fn url(&self, base: &str) -> Result<Url, String> {
+    /// The address of the API below `base`. A base without a path gets the root. It can end with the path of the API.
+    fn url(&self, base: &str, api: ApiKind) -> Result<Url, String> {
         let base = base.trim().trim_end_matches('/');
         let has_scheme =
             |scheme: &str| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
         if !["http://", "https://"].into_iter().any(has_scheme) {
             return Err("must start with http:// or https://".to_owned());
         }
-        let base = base.strip_suffix(self.path).unwrap_or(base);
+        let base = base.strip_suffix(path_of(api)).unwrap_or(base);
         let mut url: Url = base.parse().map_err(|error| format!("is not a URL: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() {
             let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
@@ -159,9 +172,18 @@ impl Service {
             return Err("must not contain `?` or `#`".to_owned());
         }
         let base = url.path().trim_end_matches('/');
-        let lacks_version = if self.adds_version { !base.ends_with(VERSION) } else { base.is_empty() };
-        url.set_path(&format!("{base}{}{}", if lacks_version { VERSION } else { "" }, self.path));
+        let lacks_root = if self.adds_root { !base.ends_with(self.root) } else { base.is_empty() };
+        url.set_path(&format!("{base}{}{}", if lacks_root { self.root } else { "" }, path_of(api)));
         Ok(url)
+    }
+}
+
+/// The path of an API below the root.
+fn path_of(api: ApiKind) -> &'static str {
+    match api {
+        ApiKind::Messages => "/messages",
+        ApiKind::Chat => "/chat/completions",
+        ApiKind::Responses => "/responses",
     }
 }
 

@@ -33,6 +33,7 @@ use brigade::providers::chat::assembly::ChatAssembler;
 use brigade::providers::errors::from_response;
 use brigade::providers::exchange::Assembler;
 use brigade::providers::messages::assembly::MessageAssembler;
+use brigade::providers::responses::assembly::ResponseAssembler;
 use brigade::providers::sse::{SseEvent, SseReader};
 use brigade::stores::file::format::check_format;
 use brigade::stores::fs::RealFileSystem;
@@ -81,7 +82,8 @@ pub const TARGETS: [Target; 20] = [
         b"case $X in x) echo \"${X:-`git push`}\";; esac; echo $'\\x67it' {git,push} $((1<<2))"] },
     Target { name: "events_of_model", run: events_of_model, samples: &[
         include_bytes!("../models/llama_cpp.sse"), include_bytes!("samples/answer.sse"),
-        include_bytes!("samples/chat.sse")] },
+        include_bytes!("samples/chat.sse"), include_bytes!("samples/responses.sse"),
+        include_bytes!("samples/thinking.sse"), include_bytes!("samples/chat_reasoning.sse")] },
     Target { name: "error_of_model", run: error_of_model, samples: &[
         br#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
         b"<html><title>502</title></html>"] },
@@ -353,7 +355,8 @@ fn events_of_model(bytes: &[u8]) {
         Ok(at_once) => assert_eq!((at_once, false), (events.clone(), is_too_large)),
         Err(_) => assert!(is_too_large),
     }
-    let assemblers: [Box<dyn Assembler>; 2] = [Box::<MessageAssembler>::default(), Box::<ChatAssembler>::default()];
+    let assemblers: [Box<dyn Assembler>; 3] =
+        [Box::<MessageAssembler>::default(), Box::<ChatAssembler>::default(), Box::<ResponseAssembler>::default()];
     for mut assembler in assemblers {
         // The rest of a stream after an error is not read.
         let _ = events.iter().find(|event| assembler.process_event(event, &()).is_err());

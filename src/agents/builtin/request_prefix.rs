@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::agents::tokenizer::TokenCounter;
 use crate::domain::transcript::Usage;
-use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_tokens_max, text_bytes};
+use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_tokens_max, escaped_bytes};
 use crate::tools::Tool;
 
 /// The system prompt and the tools of the requests of a context.
@@ -45,7 +45,7 @@ impl RequestPrefix {
     /// tokenizer. Without it, and beyond its limit, each byte can be a token.
     pub fn input_tokens_max(&self, request: &ModelRequest, counter: Option<&TokenCounter>) -> u64 {
         let text_tokens =
-            |text: &str| counter.and_then(|counter| counter.count(text)).unwrap_or_else(|| text_bytes(text));
+            |text: &str| counter.and_then(|counter| counter.count(text)).unwrap_or_else(|| escaped_bytes(text));
         let reported = self.reported.lock();
         let since_report = reported.as_ref().filter(|reported| reported.model == request.model).and_then(|reported| {
             let tokens = tokens_after(&reported.messages, &request.messages, &text_tokens);
@@ -124,18 +124,18 @@ mod tests {
     }
 
     fn body_bytes(messages: &[Arc<ChatMessage>]) -> u64 {
-        messages.iter().map(|message| message.tokens_max(&text_bytes)).sum()
+        messages.iter().map(|message| message.tokens_max(&escaped_bytes)).sum()
     }
 
     #[test]
     fn changed_beginning_has_no_report() {
         let [a, b, c] = ["a", "b", "c"].map(|text| vec![text.to_owned()]);
         let start = messages(&[a.clone(), b.clone()]);
-        assert_eq!(tokens_after(&start, &messages(&[a.clone(), c.clone()]), &text_bytes), None);
-        assert_eq!(tokens_after(&start, &messages(&[c.clone(), b.clone(), a.clone()]), &text_bytes), None);
-        assert_eq!(tokens_after(&start, &start[..1], &text_bytes), None);
-        assert_eq!(tokens_after(&[], &start, &text_bytes), None);
-        assert!(tokens_after(&start, &messages(&[a, b, c]), &text_bytes).is_some());
+        assert_eq!(tokens_after(&start, &messages(&[a.clone(), c.clone()]), &escaped_bytes), None);
+        assert_eq!(tokens_after(&start, &messages(&[c.clone(), b.clone(), a.clone()]), &escaped_bytes), None);
+        assert_eq!(tokens_after(&start, &start[..1], &escaped_bytes), None);
+        assert_eq!(tokens_after(&[], &start, &escaped_bytes), None);
+        assert!(tokens_after(&start, &messages(&[a, b, c]), &escaped_bytes).is_some());
     }
 
     /// Another model counts other tokens for the same text.
@@ -170,7 +170,7 @@ mod tests {
             let last = start.last_mut().unwrap();
             last.truncate(1 + cut % 3);
             let start = messages(&start);
-            prop_assert_eq!(tokens_after(&start, &whole, &text_bytes), Some(body_bytes(&whole) - body_bytes(&start)));
+            prop_assert_eq!(tokens_after(&start, &whole, &escaped_bytes), Some(body_bytes(&whole) - body_bytes(&start)));
         }
     }
 }

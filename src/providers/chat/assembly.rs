@@ -7,17 +7,29 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::domain::transcript::{Block, Usage};
+use super::reasoning::Reasoning;
+
+use crate::domain::transcript::{Block, Extra, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
+use crate::providers::usage::{UsageFields, usage_of};
 
 /// The data of the event at the end of a stream.
 const DONE: &str = "[DONE]";
 /// The namespace that some models write before the name of a tool.
 const NAMESPACE: &str = "functions.";
+/// The fields of a call that go back to the server with it: the signature of Gemini, also behind LiteLLM.
+const CALL_FIELDS: [&str; 2] = ["extra_content", "provider_specific_fields"];
+const USAGE_FIELDS: UsageFields = UsageFields {
+    input: "prompt_tokens",
+    input_details: "prompt_tokens_details",
+    output: "completion_tokens",
+    output_details: "completion_tokens_details",
+};
 /// The reasons for an end that are errors of the server.
 const FAILED: [&str; 3] = ["error", "network_error", "insufficient_system_resource"];
 
@@ -25,6 +37,7 @@ const FAILED: [&str; 3] = ["error", "network_error", "insufficient_system_resour
 #[derive(Debug, Default)]
 pub struct ChatAssembler {
     text: String,
+    reasoning: Reasoning,
     calls: Vec<PartialCall>,
     /// The bytes of text, reasoning and arguments.
     content_bytes: usize,
@@ -43,6 +56,8 @@ struct PartialCall {
     id: String,
     name: String,
     arguments: String,
+    /// The provider's own fields.
+    extra: Extra,
 }
 
 impl PartialCall {
@@ -57,6 +72,7 @@ struct CallPiece<'a> {
     id: Option<&'a str>,
     name: Option<&'a str>,
     arguments: Cow<'a, str>,
+    extra: Vec<(&'static str, &'a Value)>,
 }
 
 impl<'a> CallPiece<'a> {
@@ -69,7 +85,8 @@ impl<'a> CallPiece<'a> {
             object => Cow::Owned(object.to_string()),
         };
         let name = text(&function["name"]).map(|name| name.strip_prefix(NAMESPACE).unwrap_or(name));
-        Self { index: piece["index"].as_u64(), id: text(&piece["id"]), name, arguments }
+        let extra = CALL_FIELDS.iter().map(|field| (*field, &piece[*field])).filter(|(_, value)| value.is_object());
+        Self { index: piece["index"].as_u64(), id: text(&piece["id"]), name, arguments, extra: extra.collect() }
     }
 }
 
@@ -136,7 +153,7 @@ impl Assembler for ChatAssembler {
 
     fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let is_cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
-        if !is_cut && !self.is_repeating && self.calls.iter().any(|call| !call.has_valid_arguments()) {
+        if !is_cut && !self.is_repeating && self.calls.iter().any(|call| !arguments::are_whole(&call.arguments)) {
             // Gateways end a cut answer as if it were complete.
             return Err(ProtocolError::Invalid("a call has incomplete arguments, so the answer was cut".to_owned()));
         }
@@ -147,30 +164,13 @@ impl Assembler for ChatAssembler {
             if id.is_empty() || !ids.insert(id.clone()) {
                 id = format!("{spare_id}-{index}");
             }
-            // A call in a cut answer is never run, even if it is whole.
-            let input = if is_cut { Value::String(call.arguments) } else { call.input() };
-            Block::tool_use(id, name, input)
+            let make = if is_cut { arguments::cut_call } else { arguments::call };
+            make(id, name, call.arguments, call.extra)
         });
         let text = (!self.text.trim().is_empty()).then_some(Block::Text { text: self.text });
-        let content = text.into_iter().chain(calls).collect();
+        let content = self.reasoning.into_blocks().into_iter().chain(text).chain(calls).collect();
         let usage = self.usage.filter(|_| !self.is_repeating);
         Ok(ModelResponse { content, stop, usage, origin: None })
-    }
-}
-
-impl PartialCall {
-    fn has_valid_arguments(&self) -> bool {
-        self.arguments.trim().is_empty() || self.is_whole()
-    }
-
-    fn input(self) -> Value {
-        if self.arguments.trim().is_empty() {
-            return Value::Object(Map::new());
-        }
-        match serde_json::from_str(&self.arguments) {
-            Ok(input @ Value::Object(_)) => input,
-            _ => Value::String(self.arguments),
-        }
     }
 }
 
@@ -197,7 +197,7 @@ impl ChatAssembler {
         if !usage.is_object() || self.is_miscounted {
             return;
         }
-        let Some(used) = usage_of(usage) else {
+        let Some(used) = usage_of(usage, &USAGE_FIELDS) else {
             // An invalid counter makes the usage unknown, and an unknown usage is charged at its maximum.
             (self.usage, self.is_miscounted) = (None, true);
             return;
@@ -207,8 +207,8 @@ impl ChatAssembler {
     }
 
     fn add(&mut self, delta: &Value, listener: &dyn Listener) {
-        let reasoning = text_of(&delta["reasoning_content"]).or_else(|| text_of(&delta["reasoning"]));
-        self.count_content(reasoning.map_or(0, |text| text.len()), listener);
+        let bytes = self.reasoning.add(delta);
+        self.count_content(bytes, listener);
         self.has_refusal |= text_of(&delta["refusal"]).is_some_and(|text| !text.is_empty());
         if let Some(text) = text_of(&delta["content"]).filter(|text| !text.is_empty()) {
             self.add_text(&text, listener);
@@ -240,7 +240,8 @@ impl ChatAssembler {
 
     /// Adds a piece to its call, or begins a new call.
     fn add_call(&mut self, piece: &CallPiece, listener: &dyn Listener) {
-        self.count_content(piece.name.map_or(0, str::len) + piece.arguments.len(), listener);
+        let extra_bytes: usize = piece.extra.iter().map(|(_, value)| value.to_string().len()).sum();
+        self.count_content(piece.name.map_or(0, str::len) + piece.arguments.len() + extra_bytes, listener);
         let slot = match self.slot_of(piece) {
             Some(slot) => slot,
             None => {
@@ -260,6 +261,9 @@ impl ChatAssembler {
             name.clone_into(&mut call.name);
         }
         call.arguments.push_str(&piece.arguments);
+        for (field, value) in &piece.extra {
+            call.extra.insert((*field).to_owned(), (*value).clone());
+        }
     }
 
     /// Returns the call that this piece continues; `None` if it begins a new one: with another id, with another name, or with a name after
@@ -299,21 +303,4 @@ fn text_of(value: &Value) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Returns the usage in a report; `None` if a counter is no count. The prompt's tokens include those of the cache.
-fn usage_of(usage: &Value) -> Option<Usage> {
-    let details = &usage["prompt_tokens_details"];
-    let count = |value: &Value| if value.is_null() { Some(0) } else { value.as_u64() };
-    let prompt = count(&usage["prompt_tokens"])?;
-    let cached = [&details["cached_tokens"], &usage["prompt_cache_hit_tokens"], &usage["cached_tokens"]];
-    let cached = cached.into_iter().find(|value| !value.is_null()).map_or(Some(0), count)?;
-    let written = count(&details["cache_write_tokens"])?;
-    Some(Usage {
-        input_tokens: prompt.saturating_sub(cached).saturating_sub(written),
-        output_tokens: count(&usage["completion_tokens"])?,
-        cache_read_tokens: cached,
-        cache_write_tokens: written,
-        ..Usage::default()
-    })
 }

@@ -7,8 +7,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::transcript::{Block, Role};
+use super::reasoning;
+use crate::domain::transcript::{Block, Extra, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
+use crate::providers::arguments::text_to_send;
+
+/// The signature of a call that another model made (<https://ai.google.dev/gemini-api/docs/thought-signatures>).
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The differences of a service from the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +24,10 @@ pub struct Compat {
     pub stream_options: bool,
     /// The form of the ids of calls that it accepts.
     pub id_form: IdForm,
+    /// The field of reasoning that it requires beside calls, even if there is none.
+    pub needs_reasoning: Option<&'static str>,
+    /// True if it requires a signature in the first call of an answer.
+    pub needs_signature: bool,
 }
 
 /// The form of the ids of calls.
@@ -80,8 +89,13 @@ impl MaxTokensField {
 
 impl Compat {
     /// The differences of a server that nothing is known about.
-    pub const DEFAULT: Self =
-        Self { max_tokens_field: MaxTokensField::MaxTokens, stream_options: true, id_form: IdForm::Any };
+    pub const DEFAULT: Self = Self {
+        max_tokens_field: MaxTokensField::MaxTokens,
+        stream_options: true,
+        id_form: IdForm::Any,
+        needs_reasoning: None,
+        needs_signature: false,
+    };
 }
 
 #[derive(Serialize)]
@@ -122,7 +136,10 @@ enum Message<'a> {
         content: String,
     },
     Assistant {
-        content: String,
+        content: Content<'a>,
+        /// The fields with reasoning.
+        #[serde(flatten)]
+        reasoning: Extra,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall<'a>>,
     },
@@ -138,12 +155,22 @@ struct ToolCall<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     function: Function<'a>,
+    /// The provider's own fields.
+    #[serde(flatten)]
+    extra: Cow<'a, Extra>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Text(String),
+    Parts(Vec<Cow<'a, Value>>),
 }
 
 #[derive(Serialize)]
 struct Function<'a> {
     name: &'a str,
-    arguments: String,
+    arguments: Cow<'a, str>,
 }
 
 /// The JSON body of `request`.
@@ -158,7 +185,7 @@ pub fn body(request: &ModelRequest, compat: Compat) -> Vec<u8> {
         max_completion_tokens: limit(MaxTokensField::MaxCompletionTokens),
         tools: request.tools.iter().map(tool).collect(),
         tool_choice: no_tools.then_some("none"),
-        messages: messages(request, compat.id_form),
+        messages: messages(request, compat),
     };
     // All keys are strings, so serialization cannot fail.
     serde_json::to_vec(&body).unwrap_or_default()
@@ -168,11 +195,11 @@ fn tool(ToolSpec { name, description, input_schema }: &ToolSpec) -> Tool<'_> {
     Tool::Function { name, description, parameters: input_schema }
 }
 
-fn messages(request: &ModelRequest, ids: IdForm) -> Vec<Message<'_>> {
+fn messages(request: &ModelRequest, compat: Compat) -> Vec<Message<'_>> {
     let system = (!request.system.trim().is_empty()).then_some(Message::System { content: &request.system });
     let rest = request.messages.iter().flat_map(|message| match message.role {
-        Role::User => user_messages(message, ids),
-        Role::Assistant => assistant_message(message, ids).into_iter().collect(),
+        Role::User => user_messages(message, compat.id_form),
+        Role::Assistant => assistant_message(message, compat).into_iter().collect(),
     });
     system.into_iter().chain(rest).collect()
 }
@@ -190,30 +217,39 @@ fn user_messages(message: &ChatMessage, ids: IdForm) -> Vec<Message<'_>> {
     results.chain(text).collect()
 }
 
-fn assistant_message(message: &ChatMessage, ids: IdForm) -> Option<Message<'_>> {
-    let calls = message.content.iter().filter_map(|block| match block {
-        Block::ToolUse { id, name, input, .. } => Some(ToolCall {
-            id: ids.of(id),
-            kind: "function",
-            function: Function { name, arguments: arguments(input) },
-        }),
-        _ => None,
-    });
-    let (content, tool_calls) = (joined_text(message), calls.collect::<Vec<_>>());
-    (!content.trim().is_empty() || !tool_calls.is_empty()).then_some(Message::Assistant { content, tool_calls })
+fn assistant_message(message: &ChatMessage, compat: Compat) -> Option<Message<'_>> {
+    let mut tool_calls = Vec::new();
+    for block in &message.content {
+        let Block::ToolUse { id, name, input, arguments, extra } = block else { continue };
+        let function = Function { name, arguments: text_to_send(input, arguments.as_deref()) };
+        let mut call = ToolCall { id: compat.id_form.of(id), kind: "function", function, extra: Cow::Borrowed(extra) };
+        // A call of another model has no signature. Of parallel calls, only the first one needs one.
+        if compat.needs_signature && message.origin.is_none() && tool_calls.is_empty() {
+            call.extra
+                .to_mut()
+                .insert("extra_content".to_owned(), json!({"google": {"thought_signature": NO_SIGNATURE}}));
+        }
+        tool_calls.push(call);
+    }
+    let text = joined_text(message);
+    if text.trim().is_empty() && tool_calls.is_empty() {
+        return None;
+    }
+    let mut reasoning = reasoning::fields_of(&message.content);
+    if let Some(field) = compat.needs_reasoning.filter(|_| reasoning.is_empty() && !tool_calls.is_empty()) {
+        reasoning.insert(field.to_owned(), Value::String(String::new()));
+    }
+    let mut parts: Vec<Cow<'_, Value>> = reasoning::parts_of(&message.content).map(Cow::Borrowed).collect();
+    if parts.is_empty() {
+        return Some(Message::Assistant { content: Content::Text(text), reasoning, tool_calls });
+    }
+    if !text.trim().is_empty() {
+        parts.push(Cow::Owned(json!({"type": "text", "text": text})));
+    }
+    Some(Message::Assistant { content: Content::Parts(parts), reasoning, tool_calls })
 }
 
 fn joined_text(message: &ChatMessage) -> String {
     let texts: Vec<&str> = message.content.iter().filter_map(Block::as_text).collect();
     texts.join("\n\n")
-}
-
-/// The arguments of a call as the text of an object. Servers refuse every later request if the history has other arguments.
-fn arguments(input: &Value) -> String {
-    match input {
-        Value::Object(_) => input.to_string(),
-        Value::Null => "{}".to_owned(),
-        Value::String(text) => json!({ "INVALID_JSON": text }).to_string(),
-        other => json!({ "INVALID_JSON": other.to_string() }).to_string(),
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::exchange::{Api, Assembler};
+use crate::domain::team_spec::ApiKind;
 use crate::ports::ModelRequest;
 use assembly::ChatAssembler;
 pub use body::{Compat, IdForm, MaxTokensField};
@@ -13,6 +14,7 @@ pub use body::{Compat, IdForm, MaxTokensField};
 #[doc(hidden)]
 pub mod assembly;
 mod body;
+mod reasoning;
 
 /// The API with the differences of one service.
 pub struct ChatApi {
@@ -41,8 +43,8 @@ impl ChatApi {
 }
 
 impl Api for ChatApi {
-    fn name(&self) -> &'static str {
-        "chat"
+    fn kind(&self) -> ApiKind {
+        ApiKind::Chat
     }
 
     fn body(&self, request: &ModelRequest) -> Vec<u8> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::ChatApi;
 use super::assembly::ChatAssembler;
 use super::body::{Compat, IdForm, MaxTokensField, body};
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::transcript::{Block, Origin, Role, Usage};
 use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::exchange::{Api, Assembler, ProtocolError};
 use crate::providers::sse::{SseEvent, SseReader};
@@ -438,12 +438,125 @@ fn ids_have_nine_letters_or_digits_on_request() {
     }
 }
 
+/// The answer to these chunks, as a later request has it.
+fn sent_back(chunks: &[Value], compat: Compat, is_foreign: bool) -> Value {
+    let content = answer(chunks, true).unwrap().content;
+    let origin = (!is_foreign).then(Origin::default);
+    let message = ChatMessage { origin, ..assistant(content) };
+    sent_body(&request(&[message]), compat)["messages"][1].clone()
+}
+
+fn call_chunk(extra: Value) -> Value {
+    let mut call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "bash", "arguments": "{ }"}});
+    if let (Some(call), Value::Object(extra)) = (call.as_object_mut(), extra) {
+        call.extend(extra);
+    }
+    calls(json!([call]))
+}
+
+#[test]
+fn reasoning_goes_back_under_its_own_name() {
+    for name in ["reasoning_content", "reasoning"] {
+        let chunks =
+            [delta(json!({name: "I "})), delta(json!({name: "think."})), call_chunk(json!({})), finish("stop")];
+        let message = sent_back(&chunks, Compat::DEFAULT, false);
+        assert_eq!(message[name], "I think.");
+        assert_eq!(message.as_object().unwrap().len(), 4, "role, content, calls, reasoning: {message}");
+    }
+    // The same text under two names counts once.
+    let both = delta(json!({"reasoning_content": "I think.", "reasoning": "I think."}));
+    let mut assembler = ChatAssembler::default();
+    let event = SseEvent { name: String::new(), data: both.to_string() };
+    assembler.process_event(&event, &()).unwrap();
+    assert_eq!(assembler.content_bytes(), "I think.".len());
+    let message = sent_back(&[both, call_chunk(json!({})), finish("stop")], Compat::DEFAULT, false);
+    assert_eq!((&message["reasoning_content"], message.get("reasoning")), (&json!("I think."), None));
+}
+
+#[test]
+fn reasoning_is_sent_even_if_empty_on_request() {
+    let compat = Compat { needs_reasoning: Some("reasoning_content"), ..Compat::DEFAULT };
+    let call = [call_chunk(json!({})), finish("stop")];
+    for is_foreign in [true, false] {
+        assert_eq!(sent_back(&call, compat, is_foreign)["reasoning_content"], "");
+    }
+    assert_eq!(sent_back(&call, Compat::DEFAULT, false).get("reasoning_content"), None);
+    let words = [delta(json!({"content": "Done."})), finish("stop")];
+    assert_eq!(sent_back(&words, compat, false).get("reasoning_content"), None);
+}
+
+#[test]
+fn reasoning_details_are_joined_and_sent_back() {
+    let detail = |fields: Value| delta(json!({"reasoning": "I", "reasoning_details": [fields]}));
+    let encrypted = json!({"type": "reasoning.encrypted", "data": "Z2F0ZQ==", "index": 0, "id": "r1"});
+    let chunks = [
+        detail(json!({"type": "reasoning.text", "text": "I ", "index": 0, "format": "x", "signature": null})),
+        detail(json!({"type": "reasoning.text", "text": "think.", "index": 0})),
+        detail(json!({"type": "reasoning.text", "index": 0, "signature": "c2ln"})),
+        detail(json!({"type": "reasoning.summary", "summary": "Short.", "index": 1})),
+        detail(encrypted.clone()),
+        detail(encrypted.clone()),
+        call_chunk(json!({})),
+        finish("stop"),
+    ];
+    let message = sent_back(&chunks, Compat::DEFAULT, false);
+    let text = json!({"type": "reasoning.text", "text": "I think.", "index": 0, "format": "x", "signature": "c2ln"});
+    let summary = json!({"type": "reasoning.summary", "summary": "Short.", "index": 1});
+    assert_eq!(message["reasoning_details"], json!([text, summary, encrypted, encrypted]));
+    assert_eq!(message.get("reasoning"), None, "the details have its text");
+}
+
+#[test]
+fn thinking_parts_go_back_as_parts() {
+    let part = |text: &str| json!([{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]);
+    let chunks = [
+        delta(json!({"content": part("I ")})),
+        delta(json!({"content": part("think.")})),
+        delta(json!({"content": "Done."})),
+        finish("stop"),
+    ];
+    let content = json!([part("I think.")[0], {"type": "text", "text": "Done."}]);
+    assert_eq!(sent_back(&chunks, Compat::DEFAULT, false)["content"], content);
+}
+
+#[test]
+fn signature_goes_back_inside_its_call() {
+    let compat = Compat { needs_signature: true, ..Compat::DEFAULT };
+    let signature = |text: &str| json!({"google": {"thought_signature": text}});
+    let second = calls(json!([{"index": 1, "id": "d", "function": {"name": "bash", "arguments": "{}"}}]));
+    let chunks = [call_chunk(json!({"extra_content": signature("c2ln")})), second.clone(), finish("stop")];
+    let own = &sent_back(&chunks, compat, false)["tool_calls"];
+    assert_eq!((&own[0]["extra_content"], own[1].get("extra_content")), (&signature("c2ln"), None));
+    let chunks = [call_chunk(json!({})), second, finish("stop")];
+    let foreign = &sent_back(&chunks, compat, true)["tool_calls"];
+    let skip = signature("skip_thought_signature_validator");
+    assert_eq!((&foreign[0]["extra_content"], foreign[1].get("extra_content")), (&skip, None));
+    assert_eq!(sent_back(&chunks, Compat::DEFAULT, true)["tool_calls"][0].get("extra_content"), None);
+}
+
+#[test]
+fn arguments_go_back_as_the_model_wrote_them() {
+    let message = sent_back(&[call_chunk(json!({})), finish("stop")], Compat::DEFAULT, false);
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{ }");
+    let cut = sent_back(&[call_chunk(json!({})), finish("length")], Compat::DEFAULT, false);
+    assert_eq!(cut["tool_calls"][0]["function"]["arguments"], "{}");
+}
+
 fn any_block() -> impl Strategy<Value = Block> {
     let text = || "(?s).{0,40}";
     prop_oneof![
         text().prop_map(|text| Block::Text { text }),
         (text(), text(), text()).prop_map(|(id, name, text)| Block::tool_use(id, name, json!({ "a": text }))),
         (text(), text()).prop_map(|(id, name)| Block::tool_use(id.clone(), name, json!(id))),
+        (text(), text()).prop_map(|(id, text)| Block::ToolUse {
+            id: id.clone(),
+            name: id,
+            input: json!({}),
+            arguments: Some(format!("{{ \"a\": {} }}", json!(text))),
+            extra: [("extra_content".to_owned(), json!(text))].into_iter().collect(),
+        }),
+        text().prop_map(|text| Block::Other(json!({"type": "reasoning", "reasoning_content": text}))),
+        text().prop_map(|text| Block::Other(json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]}))),
         (text(), text()).prop_map(|(id, content)| Block::ToolResult { tool_use_id: id, content, is_error: false }),
     ]
 }

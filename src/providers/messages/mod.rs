@@ -1,8 +1,10 @@
 //! The Messages API of Anthropic and other servers: <https://platform.claude.com/docs/en/api/messages>.
 
 use super::catalog::FirstUse;
+use super::chat::Compat;
 use super::exchange::{Api, Assembler};
 use super::service::{KeyVariable, Service};
+use crate::domain::team_spec::ApiKind;
 use crate::ports::ModelRequest;
 use assembly::MessageAssembler;
 
@@ -32,19 +34,21 @@ pub const ANTHROPIC: Service = Service {
         KeyVariable { name: AUTH_TOKEN, header: "authorization", prefix: "Bearer " },
     ],
     needs_key: true,
-    path: "/messages",
-    adds_version: true,
+    root: "/v1",
+    adds_root: true,
     headers: &[("anthropic-version", VERSION)],
-    api: || Box::new(MessagesApi),
+    api: ApiKind::Messages,
+    compat: Compat::DEFAULT,
     window_tokens: |model| model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS),
     first_use: FirstUse { model: Some("claude-sonnet-4-5"), ..FirstUse::UNKNOWN },
 };
 
-struct MessagesApi;
+/// The API.
+pub struct MessagesApi;
 
 impl Api for MessagesApi {
-    fn name(&self) -> &'static str {
-        "messages"
+    fn kind(&self) -> ApiKind {
+        ApiKind::Messages
     }
 
     fn body(&self, request: &ModelRequest) -> Vec<u8> {

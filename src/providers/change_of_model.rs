@@ -1,0 +1,133 @@
+//! Tests of contexts that change their model, API or provider: each API continues the answers of each other one.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::chat::{ChatApi, Compat};
+use super::exchange::Api;
+use super::messages::MessagesApi;
+use super::responses::ResponsesApi;
+use super::sse::SseReader;
+use super::test_requests::{request, user};
+use crate::domain::team_spec::ApiKind;
+use crate::domain::transcript::{Block, Origin, Role};
+use crate::ports::{ChatMessage, ModelRequest};
+
+/// An answer of each API, with a call of `bash`, and with all that only its model accepts.
+const ANSWERS: [(ApiKind, &str); 3] = [
+    (ApiKind::Messages, include_str!("../../tests/parsers/samples/thinking.sse")),
+    (ApiKind::Chat, include_str!("../../tests/parsers/samples/chat_reasoning.sse")),
+    (ApiKind::Responses, include_str!("../../tests/parsers/samples/responses.sse")),
+];
+/// Parts of the answers that another model must not get.
+const BOUND: [&str; 8] = ["c2ln", "Z2F0ZQ==", "rs_1", "msg_1", "fc_1", "I think", "thought_signature", "phase"];
+
+fn api(kind: ApiKind) -> Box<dyn Api> {
+    match kind {
+        ApiKind::Messages => Box::new(MessagesApi),
+        ApiKind::Chat => Box::new(ChatApi::new(Compat::DEFAULT)),
+        ApiKind::Responses => Box::new(ResponsesApi),
+    }
+}
+
+fn origin(kind: ApiKind, model: &str) -> Origin {
+    Origin { provider: "p".to_owned(), api: kind.as_str().to_owned(), model: model.to_owned() }
+}
+
+/// The context after this answer and the result of its call.
+fn context(kind: ApiKind, stream: &str) -> Vec<ChatMessage> {
+    let mut assembler = api(kind).assembler();
+    for event in SseReader::default().feed(stream.as_bytes()).unwrap() {
+        assembler.process_event(&event, &()).unwrap();
+    }
+    assert!(assembler.is_complete(), "{kind:?}");
+    let content = assembler.finish("spare").unwrap().content;
+    let id = content.iter().find_map(|block| match block {
+        Block::ToolUse { id, input, .. } => {
+            assert_eq!(input, &json!({"command": "ls"}));
+            Some(id.clone())
+        }
+        _ => None,
+    });
+    let result = Block::ToolResult { tool_use_id: id.unwrap(), content: "a.txt".into(), is_error: false };
+    let answer = ChatMessage { role: Role::Assistant, content, origin: Some(origin(kind, "m")) };
+    vec![user(vec![Block::text("Do it.")]), answer, user(vec![result])]
+}
+
+/// The body that this reader's client sends.
+fn sent(kind: ApiKind, model: &str, context: &[ChatMessage]) -> String {
+    let request = request(context);
+    let messages = request.messages.iter().map(|message| message.for_reader(&origin(kind, model))).collect();
+    String::from_utf8(api(kind).body(&ModelRequest { messages, model: model.into(), ..request })).unwrap()
+}
+
+#[test]
+fn each_api_continues_context_of_each_other() {
+    for (maker, stream) in ANSWERS {
+        let context = context(maker, stream);
+        for (reader, _) in ANSWERS {
+            for model in ["m", "other"] {
+                let body = sent(reader, model, &context);
+                let is_own = (reader, model) == (maker, "m");
+                let bound: Vec<&str> = BOUND.into_iter().filter(|part| body.contains(part)).collect();
+                assert_eq!(!bound.is_empty(), is_own, "{maker:?} to {reader:?} {model}: {bound:?} in {body}");
+                for part in ["Do it.", "On it.", "bash", "ls", "a.txt"] {
+                    assert!(body.contains(part), "{maker:?} to {reader:?}: {part} in {body}");
+                }
+                let body: Value = serde_json::from_str(&body).unwrap();
+                let ids = ids_of(&body);
+                assert_eq!((ids.len(), ids.first()), (2, ids.last()), "the result names its call: {body}");
+            }
+        }
+    }
+}
+
+/// The ids of calls and results in a body, in their order.
+fn ids_of(body: &Value) -> Vec<String> {
+    fn walk(value: &Value, ids: &mut Vec<String>) {
+        let is_call = matches!(value["type"].as_str(), Some("tool_use" | "function"));
+        let keys = ["call_id", "tool_call_id", "tool_use_id"].into_iter().chain(is_call.then_some("id"));
+        ids.extend(keys.filter_map(|key| value[key].as_str()).map(str::to_owned));
+        match value {
+            Value::Array(values) => values.iter().for_each(|value| walk(value, ids)),
+            Value::Object(fields) => fields.values().for_each(|value| walk(value, ids)),
+            _ => {}
+        }
+    }
+    let mut ids = Vec::new();
+    walk(body.get("input").unwrap_or(&body["messages"]), &mut ids);
+    ids
+}
+
+/// The same context gives the same bytes, also after its transcript was written and read.
+#[test]
+fn own_context_is_sent_in_the_same_bytes() {
+    for (kind, stream) in ANSWERS {
+        let context = context(kind, stream);
+        let read = context.iter().map(|message| {
+            let content = serde_json::to_string(&message.content).unwrap();
+            ChatMessage { content: serde_json::from_str(&content).unwrap(), ..message.clone() }
+        });
+        let read: Vec<ChatMessage> = read.collect();
+        assert_eq!(sent(kind, "m", &read), sent(kind, "m", &context));
+    }
+}
+
+/// Transcripts of earlier versions do not name the source of answers. All of them are from the Messages API.
+#[test]
+fn answers_without_source_are_from_messages() {
+    let (kind, stream) = ANSWERS[0];
+    let mut context = context(kind, stream);
+    context[1].origin = None;
+    assert!(sent(ApiKind::Messages, "any", &context).contains("c2ln"));
+    assert!(!sent(ApiKind::Responses, "any", &context).contains("c2ln"));
+}
+
+#[test]
+fn unchanged_messages_are_shared() {
+    let (kind, stream) = ANSWERS[2];
+    for message in context(kind, stream).into_iter().map(Arc::new) {
+        assert!(Arc::ptr_eq(&message.for_reader(&origin(kind, "m")), &message));
+    }
+}
