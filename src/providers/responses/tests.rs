@@ -258,7 +258,10 @@ fn errors_end_the_answer() {
     ] {
         let result = answer(&[done(0, call_item("a", "{}")), error.clone()]);
         let Err(ProtocolError::Reported(reported)) = result else { panic!("{error}") };
-        assert!(matches!(errors::from_event(&reported, None), ModelError::Temporary { .. }), "{error}");
+        assert!(
+            matches!(errors::from_event(&reported, None), ModelError::Temporary { .. } | ModelError::Limited { .. }),
+            "{error}"
+        );
     }
     let too_long = answer(&[failed("context_length_exceeded", "Your input exceeds the context window of this model.")]);
     let Err(ProtocolError::Reported(reported)) = too_long else { panic!("an error") };
