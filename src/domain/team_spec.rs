@@ -313,25 +313,15 @@ impl MemberSpec {
     }
 }
 
-/// An API for models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ApiKind {
-    /// The Messages API of Anthropic.
-    Messages,
-    /// Chat completions.
-    Chat,
-    /// Responses, without state on the server.
-    Responses,
-}
-
-impl ApiKind {
-    /// Returns its name in the config and in transcripts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Messages => "messages",
-            Self::Chat => "chat",
-            Self::Responses => "responses",
-        }
+words! {
+    /// An API for models.
+    pub enum ApiKind {
+        /// The Messages API of Anthropic.
+        Messages = "messages",
+        /// Chat completions.
+        Chat = "chat",
+        /// Responses, without state on the server.
+        Responses = "responses",
     }
 }
 

@@ -114,7 +114,7 @@ fn team_on(server: &Server) -> TestWorkspace {
 }
 
 #[tokio::test]
-async fn team_of_model_that_writes_calls_as_text_completes_tasks() {
+async fn calls_as_text_complete_tasks() {
     let server = Server::start(diligent_in_text).await;
     let workspace = team_on(&server);
     let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
