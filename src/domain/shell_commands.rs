@@ -444,7 +444,7 @@ mod tests {
         #[test]
         fn prefix_never_hides_command(
             // Words, redirections, assignments and operators, or quotes that may stay open. A `#` or a redirection takes what follows.
-            prefix in "([a-z0-9_=./-]{1,8} |[0-9]?>{1,2} ?[a-z]{1,4} |<&[0-9] |[A-Z]='[ -\"$-&(-~]{0,8}' |[;&|({!] |\n|[ -\"$-.0-;?-\\[\\]-~]{1,6} )*",
+            prefix in "([a-z0-9_=./-]{1,8} |[0-9]?>{1,2} ?[a-z]{1,4} |<&[0-9] |[A-Z]='[ -\"$-&(-;=?-~]{0,8}' |[;&|({!] |\n|[ -\"$-.0-;?-\\[\\]-~]{1,6} )*",
             command in prop_oneof![Just("git push"), Just("git -C x push origin"), Just("sh -c 'git push'"), Just("git >out push")],
         ) {
             prop_assert!(find(&format!("{prefix}{command}"), "git push").is_some(), "{prefix}{command}");
