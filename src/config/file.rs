@@ -25,6 +25,8 @@ pub enum Value {
     Text(String),
     Words(Vec<String>),
     Integer(u64),
+    /// A table of texts, of settings or of any values.
+    Table(serde_json::Map<String, serde_json::Value>),
 }
 
 impl Value {
@@ -37,6 +39,7 @@ impl Value {
             (Self::Text(text), _) => text.clone().into(),
             (Self::Words(words), _) => words.clone().into(),
             (Self::Integer(number), _) => (*number).into(),
+            (Self::Table(table), _) => table.clone().into(),
         }
     }
 }
@@ -129,6 +132,7 @@ impl Reader<'_> {
         for (key, value) in table {
             match self.find(key, settings::TOP_SETTINGS, "at the top of the file") {
                 Some(Setting { kind: ValueKind::Named(inner), key: "prices", .. }) => self.prices(inner, value, values),
+                Some(Setting { kind: ValueKind::Named(inner), key: "models", .. }) => self.models(inner, value, values),
                 Some(Setting { kind: ValueKind::Named(_), .. }) => {
                     for (name, team) in self.table(key.get_ref(), value).into_iter().flatten() {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
@@ -146,6 +150,19 @@ impl Reader<'_> {
             let model: &str = model.get_ref();
             let location = format!("in [prices.{model:?}]");
             self.values((model, price), settings, &location, &format!("prices.{model}."), values);
+        }
+    }
+
+    /// Adds the models under names as `models.NAME.KEY`.
+    fn models(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
+        for (name, table) in self.table("models", value).into_iter().flatten() {
+            let (span, name): (_, &str) = (name.span(), name.get_ref());
+            let prefix = format!("models.{name}.");
+            self.values((name, table), settings, &format!("in [models.{name:?}]"), &prefix, values);
+            if name.trim().is_empty() || !values.contains_key(&format!("{prefix}provider")) {
+                let problem = self.source.problem(span, format!("the model {name:?} needs a name and `provider`"));
+                self.problems.push(problem.hint("add provider = \"…\""));
+            }
         }
     }
 
@@ -237,6 +254,23 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
+    /// Returns the settings of a table that is one value.
+    fn record(
+        &mut self,
+        key: &str,
+        settings: &[Setting],
+        value: &Spanned<DeValue<'_>>,
+    ) -> serde_json::Map<String, serde_json::Value> {
+        let mut inner = Values::new();
+        self.values((key, value), settings, &format!("in `{key}`"), "", &mut inner);
+        let kind = |key: &String| settings.iter().find(|setting| setting.key == key).map(|setting| setting.kind);
+        let entry = |(key, value): (String, SpannedValue)| {
+            let json = value.value.as_json(kind(&key)?);
+            Some((key, json))
+        };
+        inner.into_iter().filter_map(entry).collect()
+    }
+
     /// Adds the value of `setting`, or those of its table, to `values`. `parent` begins the name of its table, and `prefix` its key.
     fn value(
         &mut self,
@@ -251,6 +285,11 @@ impl Reader<'_> {
             let (location, prefix) = (format!("in [{parent}{prefix}{key}]"), format!("{prefix}{key}."));
             return self.values((key, value), inner, &location, &prefix, values);
         }
+        if let ValueKind::Record(inner) = setting.kind {
+            let record = self.record(key, inner, value);
+            values.insert(format!("{prefix}{key}"), SpannedValue { value: Value::Table(record), span: value.span() });
+            return;
+        }
         match checked_value(setting, value.get_ref()) {
             Ok(plain) => {
                 values.insert(format!("{prefix}{key}"), SpannedValue { value: plain, span: value.span() });
@@ -260,6 +299,28 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Returns the value as JSON, or a text about the part that JSON does not have.
+fn json(value: &DeValue<'_>) -> Result<serde_json::Value, &'static str> {
+    let invalid = "a number that JSON does not have";
+    Ok(match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Integer(number) => {
+            i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| "a number that is too large")?.into()
+        }
+        DeValue::Float(number) => {
+            let number = number.as_str().parse().ok().and_then(serde_json::Number::from_f64);
+            number.ok_or(invalid)?.into()
+        }
+        DeValue::Datetime(_) => return Err("a date"),
+        DeValue::Array(list) => list.iter().map(|item| json(item.get_ref())).collect::<Result<Vec<_>, _>>()?.into(),
+        DeValue::Table(table) => {
+            let entry = |(key, value): TableEntry<'_>| Ok((key.get_ref().to_string(), json(value.get_ref())?));
+            serde_json::Value::Object(table.iter().map(entry).collect::<Result<_, &'static str>>()?)
+        }
+    })
 }
 
 fn kind_of(value: &DeValue<'_>) -> &'static str {
@@ -283,6 +344,14 @@ fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, Invali
             let words = value.as_array().and_then(|list| list.iter().map(text).collect());
             Ok(Value::Words(words.ok_or_else(|| format!("`{key}` must be a list of strings, such as [\"rust\"]"))?))
         }
+        ValueKind::Texts | ValueKind::Json => match json(value) {
+            Ok(serde_json::Value::Object(table)) => {
+                let is_text = setting.kind == ValueKind::Json || table.values().all(serde_json::Value::is_string);
+                if is_text { Ok(Value::Table(table)) } else { Err(format!("`{key}` must have only strings").into()) }
+            }
+            Ok(_) => Err(format!("`{key}` must be a table, not {}", kind_of(value)).into()),
+            Err(what) => Err(format!("`{key}` has {what}").into()),
+        },
         ValueKind::Flag => match value.as_bool() {
             Some(flag) => Ok(Value::Text(flag.to_string())),
             None => Err(format!("`{key}` must be true or false, not {}", kind_of(value)).into()),

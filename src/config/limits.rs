@@ -187,7 +187,7 @@ impl Resolver<'_> {
     /// Adds a problem if there is a limit in dollars and one of these members has a model without a price.
     fn check_prices(&mut self, usd: Option<&Sourced<String>>, prices: &Prices, members: &[&MemberSpec]) {
         let costs = |name: &str| providers::provider(name).is_some_and(|provider| provider.costs_money);
-        let mut models = members.iter().map(|member| &member.model);
+        let mut models = members.iter().flat_map(|member| std::iter::once(&member.model).chain(&member.model.fallback));
         let unknown = models.find(|model| costs(&model.provider) && !prices.contains_key(model.usage_name()));
         if let (Some(sourced), Some(model)) = (usd, unknown) {
             let model = model.usage_name();

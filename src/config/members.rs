@@ -3,17 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::file::{ConfigFile, MemberTable, Value, decimal, number};
+use super::models::{ModelValues, shown_value};
 use super::permissions::RULE_KEYS;
 use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
-use super::settings::{self, LEAD_SETTINGS, MEMBER_SETTINGS, ROLE_DEFAULT, ValueKind};
+use super::settings::{self, LEAD_SETTINGS, MEMBER_SETTINGS, MODEL_SETTINGS, ROLE_DEFAULT, ValueKind};
 use crate::domain::budget::Budget;
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::domain::permission::Permissions;
 use crate::domain::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
 use crate::providers;
-
-/// The settings that a member takes from the lead if both have the same provider.
-const INHERITED: [&str; 5] = ["model", "base_url", "context_window_tokens", "command", "pass_env"];
 
 /// The keys of a member's budget.
 const BUDGET_KEYS: [&str; 2] = ["budget.tokens", "budget.usd"];
@@ -22,10 +20,35 @@ const BUDGET_KEYS: [&str; 2] = ["budget.tokens", "budget.usd"];
 type Names = HashMap<String, (Name, usize)>;
 
 /// The values of a member or the lead by their keys, without the rules about calls of tools.
-pub(super) struct MemberValues(BTreeMap<&'static str, Sourced<Value>>);
+pub(super) struct MemberValues(ModelValues);
 
 impl MemberValues {
-    fn text(&self, key: &str) -> Option<Sourced<String>> {
+    pub(super) fn new(values: ModelValues) -> Self {
+        Self(values)
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Sourced<Value>> {
+        self.0.get(key)
+    }
+
+    pub(super) fn contains(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// Returns true if a person set the value.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.get(key).is_some_and(Sourced::is_set)
+    }
+
+    pub(super) fn insert(&mut self, key: &'static str, value: Sourced<Value>) {
+        self.0.insert(key, value);
+    }
+
+    pub(super) fn into_values(self) -> ModelValues {
+        self.0
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<Sourced<String>> {
         Some(self.0.get(key)?.map(text_of))
     }
 
@@ -34,11 +57,11 @@ impl MemberValues {
     }
 
     /// Returns the kind of agent that the provider determines. A launch refuses an unknown provider.
-    fn agent(&self) -> AgentKind {
+    pub(super) fn agent(&self) -> AgentKind {
         providers::provider(&self.provider()).map_or(AgentKind::Builtin, |known| known.agent)
     }
 
-    pub(super) fn spec(&self, name: Name, permissions: Permissions) -> MemberSpec {
+    pub(super) fn spec(&self, name: Name, permissions: Permissions, fallback: Vec<ModelSpec>) -> MemberSpec {
         let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
         let words = |key: &str| self.0.get(key).map(|words| words_of(&words.value)).unwrap_or_default();
         MemberSpec {
@@ -49,16 +72,7 @@ impl MemberValues {
             plan_first: text("plan_first").is_some_and(|flag| flag == "true"),
             memory: text("memory").and_then(|word| Memory::from_word(&word)),
             permissions,
-            model: ModelSpec {
-                agent: self.agent(),
-                provider: self.provider(),
-                model: text("model").unwrap_or_default(),
-                api: None,
-                base_url: text("base_url"),
-                context_window_tokens: text("context_window_tokens").and_then(|window| number(&window)),
-                command: text("command"),
-                pass_env: words("pass_env"),
-            },
+            model: ModelSpec { fallback, ..self.model_spec() },
             budget: Budget {
                 tokens: text("budget.tokens").and_then(|tokens| number(&tokens)),
                 usd: text("budget.usd").and_then(|usd| decimal(&usd)),
@@ -80,9 +94,9 @@ impl Resolver<'_> {
             let key = format!("lead.{}", setting.key);
             let value = match setting.kind {
                 ValueKind::Table(_) => continue,
-                ValueKind::Words => {
-                    self.find(&key).inspect(|words| self.show(&key, words.value.as_json(setting.kind), &words.source))
-                }
+                ValueKind::Words | ValueKind::Texts | ValueKind::Json | ValueKind::Record(_) => self
+                    .find(&key)
+                    .inspect(|value| self.show(&key, shown_value(setting.key, &value.value), &value.source)),
                 _ => self.text(&key).map(|text| text.map(|text| Value::Text(text.clone()))),
             };
             values.extend(value.map(|value| (setting.key, value)));
@@ -91,16 +105,32 @@ impl Resolver<'_> {
             let value = self.text(&format!("lead.{key}"));
             values.extend(value.map(|value| (key, value.map(|text| Value::Text(text.clone())))));
         }
-        let has_provider = values.get("provider").is_some_and(Sourced::is_set);
-        if !has_provider && let Some(setting) = values.get("model").or(values.get("base_url")) {
+        let mut values = MemberValues(values);
+        self.add_definition(&mut values);
+        self.show_definition("lead.", &values);
+        let is_unknown = self.check_definition(&values);
+        if !is_unknown
+            && !values.is_set("provider")
+            && let Some(setting) = values.get("model").or(values.get("base_url"))
+        {
             let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
             self.problems.push(setting.problem("the lead has a model but no provider").hint(hint));
         }
-        let mut values = MemberValues(values);
         self.read_prompt_setting(&mut values);
         self.resolve_model(&mut values);
         self.check_model(&values);
+        self.check_request(&values);
         values
+    }
+
+    /// Shows the values of a lead that come from the definition of its model, in place of those that it does not set.
+    fn show_definition(&mut self, prefix: &str, values: &MemberValues) {
+        for setting in MODEL_SETTINGS {
+            let Some(value) = values.get(setting.key) else { continue };
+            let key = format!("{prefix}{}", setting.key);
+            self.values.retain(|shown| shown.key != key);
+            self.show(key, shown_value(setting.key, &value.value), &value.source);
+        }
     }
 
     pub(super) fn members(
@@ -139,7 +169,11 @@ impl Resolver<'_> {
         for key in member_keys() {
             let value_key = format!("members.{name}.{key}");
             if let (Some(sourced), Some(setting)) = (values.0.get(key), settings::of_value(&value_key)) {
-                self.show(value_key, sourced.value.as_json(setting.kind), &sourced.source);
+                let shown = match key {
+                    "headers" => shown_value(key, &sourced.value),
+                    _ => sourced.value.as_json(setting.kind),
+                };
+                self.show(value_key, shown, &sourced.source);
             }
         }
         let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
@@ -154,7 +188,8 @@ impl Resolver<'_> {
         self.read_prompt_setting(&mut values);
         let rules = RULE_KEYS.map(|key| row.values.get(key).map(|spanned| sourced(file, spanned)));
         let permissions = self.permissions(&format!("members.{name}."), rules, team_permissions);
-        Some(values.spec(name, permissions))
+        let fallback = self.fallbacks(&values);
+        Some(values.spec(name, permissions, fallback))
     }
 
     /// Returns the values of a member: its own, and those that it inherits from the lead.
@@ -162,30 +197,29 @@ impl Resolver<'_> {
         let keys = member_keys().filter(|key| *key != "name" && !RULE_KEYS.contains(key));
         let own = keys.filter_map(|key| Some((key, sourced(file, row.values.get(key)?))));
         let mut values = MemberValues(own.collect());
+        let has_own_model = values.0.contains_key("model");
+        self.add_definition(&mut values);
         if values.text("role").is_none_or(|role| role.value.trim().is_empty()) {
             values.0.insert("role", Sourced::of_default(ROLE_DEFAULT));
         }
         if let (false, Some(provider)) = (values.0.contains_key("provider"), lead.0.get("provider")) {
             values.0.insert("provider", inherited(provider));
         }
-        let has_own_model = values.0.contains_key("model");
         self.resolve_model(&mut values);
         // A member with another provider inherits nothing else: the lead's model is unknown there, and the lead's server must
         // not get the other provider's key.
-        if values.provider() != lead.provider() {
+        if values.provider() == lead.provider() {
+            Self::inherit_model(&mut values, lead, has_own_model);
+        } else {
             self.check_model(&values);
-            return values;
         }
-        for key in INHERITED.into_iter().filter(|key| !(has_own_model && *key == "context_window_tokens")) {
-            if let (false, Some(value)) = (values.0.contains_key(key), lead.0.get(key)) {
-                values.0.insert(key, inherited(value));
-            }
-        }
+        self.check_definition(&values);
+        self.check_request(&values);
         values
     }
 
     /// Replaces a model that is a path by the absolute path.
-    fn resolve_model(&mut self, values: &mut MemberValues) {
+    pub(super) fn resolve_model(&mut self, values: &mut MemberValues) {
         if let Some(model) = values.text("model") {
             let model = self.model(&values.provider(), &model);
             values.0.insert("model", model.map(|text| Value::Text(text.clone())));

@@ -14,6 +14,7 @@ pub mod effects;
 pub mod file;
 mod limits;
 mod members;
+mod models;
 mod patterns;
 mod permissions;
 pub mod resolve;

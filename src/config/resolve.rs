@@ -136,8 +136,19 @@ pub(super) fn resolve(config: &Config, name: &str, flags: &TeamFlags) -> Result<
     let resolved = resolver.team(name);
     match resolved {
         Some(resolved) if resolver.problems.is_empty() => Ok(resolved),
-        _ => Err(resolver.problems),
+        _ => Err(without_repetitions(resolver.problems)),
     }
+}
+
+/// Returns each problem once: several members can have the same value.
+fn without_repetitions(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut once: Vec<Problem> = Vec::new();
+    for problem in problems {
+        if !once.contains(&problem) {
+            once.push(problem);
+        }
+    }
+    once
 }
 
 pub(super) struct Resolver<'a> {
@@ -168,7 +179,8 @@ impl Resolver<'_> {
         let lead_permissions = self.permissions("lead.", lead_rules, &team_permissions);
         let members = self.members(name, &lead, &team_permissions);
         self.check_review(review.as_ref(), &members);
-        let lead = lead.spec(Name::new(LEAD).ok()?, lead_permissions);
+        let lead_fallback = self.fallbacks(&lead);
+        let lead = lead.spec(Name::new(LEAD).ok()?, lead_permissions, lead_fallback);
         self.check_programs(isolation, &lead, &members);
         self.check_model_settings(&lead, &members);
         let limits = self.limits();
@@ -438,6 +450,7 @@ pub(super) fn text_of(value: &Value) -> String {
         Value::Text(text) => text.clone(),
         Value::Words(words) => words.join(", "),
         Value::Integer(number) => number.to_string(),
+        Value::Table(table) => serde_json::Value::Object(table.clone()).to_string(),
     }
 }
 

@@ -43,12 +43,18 @@ fn property(setting: &Setting) -> Value {
         ValueKind::Flag => object(json!({ "type": "boolean" })),
         ValueKind::Integer(min, max) => object(json!({ "type": "integer", "minimum": min, "maximum": max })),
         ValueKind::Decimal(max) => object(json!({ "type": "number", "minimum": 0, "maximum": max })),
-        ValueKind::Table(inner) => table(inner, &[]),
+        ValueKind::Texts => object(json!({ "type": "object", "additionalProperties": { "type": "string" } })),
+        ValueKind::Json => object(json!({ "type": "object" })),
+        ValueKind::Table(inner) | ValueKind::Record(inner) => table(inner, &[]),
         ValueKind::Tables(inner) => object(json!({ "type": "array", "items": table(inner, &["name"]) })),
         ValueKind::Named(inner) if setting.key == "teams" => object(json!({
             "type": "object",
             "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" },
             "additionalProperties": table(inner, &[]),
+        })),
+        ValueKind::Named(inner) if setting.key == "models" => object(json!({
+            "type": "object",
+            "additionalProperties": table(inner, &["provider"]),
         })),
         ValueKind::Named(inner) => object(json!({ "type": "object", "additionalProperties": table(inner, &[]) })),
     };

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::domain::budget::TOKENS_MAX;
+use crate::domain::model_spec::{ApiKind, Effort, IdForm, InstructionRole, MaxTokensField, ThinkingForm};
 use crate::domain::permission::PermissionMode;
 use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
 use crate::domain::words::words;
@@ -33,6 +34,12 @@ pub enum ValueKind {
     Integer(u64, u64),
     /// A number from 0 to this.
     Decimal(u64),
+    /// A table of texts, such as headers.
+    Texts,
+    /// A table of any values.
+    Json,
+    /// A table of settings that is one value.
+    Record(&'static [Setting]),
     /// A table of settings.
     Table(&'static [Setting]),
     /// A list of tables of settings.
@@ -99,6 +106,7 @@ const USD_MAX: u64 = 1_000_000_000;
 #[rustfmt::skip]
 pub const TOP_SETTINGS: &[Setting] = &[
     setting("teams", ValueKind::Named(TEAM_SETTINGS), Effect::None, "The teams by name: [teams.NAME]."),
+    setting("models", ValueKind::Named(MODEL_SETTINGS), Effect::None, "Models that members name in `model` and `fallback`: [models.NAME]. One definition comes from one file, the workspace's first."),
     setting("prices", ValueKind::Named(PRICE_SETTINGS), Effect::None, "The prices of models, by the names in `model`: [prices.\"NAME\"]. Brigade knows no other prices."),
     LIMITS_SETTING,
     DURABILITY,
@@ -181,11 +189,59 @@ const PASS_ENV: Setting = setting("pass_env", ValueKind::Words, Effect::HandsOve
 #[rustfmt::skip]
 const PROVIDER: Setting = setting("provider", ValueKind::Provider, Effect::Sends, "The provider of the model. Default for members: the lead's.");
 #[rustfmt::skip]
-const MODEL: Setting = setting("model", ValueKind::Text, Effect::Sends, "The model's name; for `scripted` a script file, relative to this file. Default for members: the lead's.");
+const MODEL: Setting = setting("model", ValueKind::Text, Effect::Sends, "The model's name, or the NAME of [models.NAME]; for `scripted` a script file, relative to this file. Default for members: the lead's.");
 #[rustfmt::skip]
 const BASE_URL: Setting = setting("base_url", ValueKind::Address, Effect::Sends, "The address of the server, instead of the provider's own. Default for members: the lead's.");
 #[rustfmt::skip]
 const CONTEXT_WINDOW: Setting = setting("context_window_tokens", ValueKind::Integer(2_000, 100_000_000), Effect::None, "The model's context window in tokens. Contexts are compacted before they exceed it. Default: the provider's value for the model; for members the lead's.");
+
+#[rustfmt::skip]
+const API: Setting = setting("api", ValueKind::Choice(&ApiKind::WORDS), Effect::Sends, "The format of requests and answers. Default: the provider's; for members the lead's.");
+#[rustfmt::skip]
+const COMPAT: Setting = setting("compat", ValueKind::Record(COMPAT_SETTINGS), Effect::None, "The differences of the server from its API. Default: the provider's; for members the lead's.");
+#[rustfmt::skip]
+const HEADERS: Setting = setting("headers", ValueKind::Texts, Effect::Sends, "Headers of each request, such as { x-team = \"a\" }. Default: none; for members the lead's.");
+#[rustfmt::skip]
+const EXTRA_BODY: Setting = setting("extra_body", ValueKind::Json, Effect::Sends, "Fields of each request that Brigade does not set, such as { top_p = 0.9 }. At most 4096 bytes. Default: none; for members the lead's.");
+#[rustfmt::skip]
+const KEY_COMMAND: Setting = setting("key_command", ValueKind::Command, Effect::Runs, "A command that prints the key, instead of a variable with it. It runs again after 15 min, and when the server refuses the key. Default: none; for members the lead's.");
+#[rustfmt::skip]
+const EFFORT: Setting = setting("effort", ValueKind::Choice(&Effort::WORDS), Effect::None, "The amount of thinking. Each model accepts some of the words. Default: the model's; for members the lead's.");
+#[rustfmt::skip]
+const TEMPERATURE: Setting = setting("temperature", ValueKind::Decimal(2), Effect::None, "The randomness of answers. Default: the model's; for members the lead's.");
+#[rustfmt::skip]
+const OUTPUT_TOKENS_MAX: Setting = setting("output_tokens_max", ValueKind::Integer(16, 1_000_000), Effect::None, "The longest answer of the model, in tokens. Default: that of `limits`; for members the lead's.");
+#[rustfmt::skip]
+const FALLBACK: Setting = setting("fallback", ValueKind::Words, Effect::Sends, "The names of [models.NAME] that answer in order while the model does not, such as [\"spare\"], until the end of the task. Default: none; for members the lead's.");
+
+/// The settings of a server that hold only for its address: they contain or form the key, or describe that server.
+pub const OF_ADDRESS: [&str; 4] = ["api", "compat", "headers", "key_command"];
+/// The settings that hold only for one model.
+pub const OF_MODEL: [&str; 6] =
+    ["context_window_tokens", "effort", "temperature", "extra_body", "output_tokens_max", "fallback"];
+
+/// The settings of a model under a name.
+#[rustfmt::skip]
+pub const MODEL_SETTINGS: &[Setting] = &[
+    setting("provider", ValueKind::Provider, Effect::Sends, "The provider of the model."),
+    setting("model", ValueKind::Text, Effect::Sends, "The model's name at the provider. Default: the NAME of [models.NAME]."),
+    BASE_URL, API, COMPAT, HEADERS, KEY_COMMAND,
+    CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
+];
+
+/// The differences of a server from its API.
+#[rustfmt::skip]
+pub const COMPAT_SETTINGS: &[Setting] = &[
+    setting("max_tokens_field", ValueKind::Choice(&MaxTokensField::WORDS), Effect::None, "The field with the limit of an answer, in chat completions."),
+    setting("stream_options", ValueKind::Flag, Effect::None, "If true, `stream_options` asks for usage, in chat completions."),
+    setting("instruction_role", ValueKind::Choice(&InstructionRole::WORDS), Effect::None, "The role of the system prompt, in chat completions."),
+    setting("id_form", ValueKind::Choice(&IdForm::WORDS), Effect::None, "The ids of calls that the server accepts, in chat completions: any, or nine letters and digits."),
+    setting("strict", ValueKind::Flag, Effect::None, "The value of `strict` of each tool, in chat completions. Default: not sent."),
+    setting("tool_result_name", ValueKind::Flag, Effect::None, "If true, the result of a tool has the tool's name, in chat completions."),
+    setting("assistant_after_tool", ValueKind::Flag, Effect::None, "If true, an answer stands between a tool's result and the next message, in chat completions."),
+    setting("content_null", ValueKind::Flag, Effect::None, "If true, the content of an answer without text is null, in chat completions."),
+    setting("thinking", ValueKind::Choice(&ThinkingForm::WORDS), Effect::None, "The form in which `effort` is sent."),
+];
 
 /// The settings of a lead.
 #[rustfmt::skip]
@@ -193,7 +249,9 @@ pub const LEAD_SETTINGS: &[Setting] = &[
     PROVIDER.or("BRIGADE_PROVIDER").default(PROVIDER_DEFAULT),
     MODEL.or("BRIGADE_MODEL"),
     BASE_URL.or("BRIGADE_BASE_URL"),
+    API, COMPAT, HEADERS, KEY_COMMAND,
     CONTEXT_WINDOW.or("BRIGADE_CONTEXT_WINDOW_TOKENS"),
+    OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
     PROGRAM_COMMAND,
     PASS_ENV,
     MEMBER_BUDGET,
@@ -214,8 +272,8 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
     setting("memory", ValueKind::Choice(&Memory::WORDS), Effect::None, "The time for which the member remembers its work: \"session\" or \"task\". Default: as the team."),
     PROVIDER,
     MODEL,
-    BASE_URL,
-    CONTEXT_WINDOW,
+    BASE_URL, API, COMPAT, HEADERS, KEY_COMMAND,
+    CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
     PROGRAM_COMMAND,
     PASS_ENV,
     MEMBER_BUDGET,
@@ -389,6 +447,9 @@ pub fn of_value(key: &str) -> Option<&'static Setting> {
     if let Some((_, key)) = key.strip_prefix("prices.").and_then(|rest| rest.rsplit_once('.')) {
         return PRICE_SETTINGS.iter().find(|setting| setting.key == key);
     }
+    if let Some((_, key)) = key.strip_prefix("models.").and_then(|rest| rest.rsplit_once('.')) {
+        return MODEL_SETTINGS.iter().find(|setting| setting.key == key);
+    }
     match key.strip_prefix("members.").and_then(|rest| rest.split_once('.')) {
         Some((_, key)) => of_member(MEMBER_SETTINGS, key),
         None => of_key(key),
@@ -428,6 +489,18 @@ mod tests {
         "on_quota",
         "command_timeout_max_ms",
         "command_timeout_ms",
+        "compat",
+        "effort",
+        "temperature",
+        "max_tokens_field",
+        "stream_options",
+        "instruction_role",
+        "id_form",
+        "strict",
+        "tool_result_name",
+        "assistant_after_tool",
+        "content_null",
+        "thinking",
         "compact_at_percent",
         "compact_at_tokens",
         "free_bytes_min",
@@ -453,7 +526,8 @@ mod tests {
     fn every_setting_has_effect_or_is_excluded() {
         let is_table = |kind| matches!(kind, ValueKind::Table(_) | ValueKind::Tables(_) | ValueKind::Named(_));
         let all = [TOP_SETTINGS, PRICE_SETTINGS, BUDGET_SETTINGS, NOTIFY_SETTINGS, TEAM_SETTINGS].into_iter();
-        let all = all.chain([LEAD_SETTINGS, MEMBER_SETTINGS, MEMBER_BUDGET_SETTINGS, LIMIT_SETTINGS]).flatten();
+        let all = all.chain([LEAD_SETTINGS, MEMBER_SETTINGS, MEMBER_BUDGET_SETTINGS, MODEL_SETTINGS, COMPAT_SETTINGS]);
+        let all = all.chain([LIMIT_SETTINGS]).flatten();
         for Setting { key, kind, effect, .. } in all.filter(|setting| !is_table(setting.kind)) {
             let is_excluded = WITHOUT_EFFECT.contains(key);
             assert_eq!(*effect == Effect::None, is_excluded, "{key}: {kind:?} has the effect {effect}");
@@ -474,16 +548,20 @@ mod tests {
             | ValueKind::Choice(_)
             | ValueKind::Words
             | ValueKind::Flag
+            | ValueKind::Texts
+            | ValueKind::Json
+            | ValueKind::Record(_)
             | ValueKind::Integer(..)
             | ValueKind::Decimal(_) => true,
         }
     }
 
     #[test]
-    fn top_level_settings_are_plain_except_teams() {
+    fn top_level_settings_are_plain_except_teams_and_models() {
         let not_plain = TOP_SETTINGS.iter().filter(|setting| !is_plain(setting.kind)).map(|setting| setting.key);
         let why = "the user's file would set a command, an address or a file for every workspace";
-        assert_eq!(not_plain.collect::<Vec<_>>(), ["teams"], "{why}");
+        // A model has an effect only on the members that name it, and comes from one file as a whole.
+        assert_eq!(not_plain.collect::<Vec<_>>(), ["teams", "models"], "{why}");
     }
 
     #[test]

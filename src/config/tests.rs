@@ -3,7 +3,10 @@
 use std::fs;
 
 use super::*;
-use crate::domain::team_spec::{Memory, SetupSpec, TeamSpec};
+use serde_json::json;
+
+use crate::domain::model_spec::{Effort, ThinkingForm};
+use crate::domain::team_spec::{Memory, ModelSpec, SetupSpec, TeamSpec};
 
 struct ConfigFolder {
     folder: tempfile::TempDir,
@@ -413,4 +416,102 @@ fn memory_of_member_overrides_memory_of_team() {
     let from_variable = team("session").variable("BRIGADE_MEMORY", "task").team(&TeamFlags::default()).unwrap();
     assert_eq!(from_variable.spec.memory, Memory::Task);
     assert!(team("forever").errors().contains("`memory` must be one of session, task"));
+}
+
+/// A config with models under names and a member that names one.
+const NAMED_MODELS: &str = r#"
+    [models.big]
+    provider = "openai"
+    model = "gpt-6-luna"
+    effort = "high"
+    headers = { X-Team = "a", Authorization = "Bearer sk-config-4711-secret" }
+    compat = { max_tokens_field = "max_tokens", stream_options = false, thinking = "reasoning" }
+    extra_body = { top_p = 0.5, reasoning = { max = 3 } }
+    key_command = "print-key"
+    output_tokens_max = 4000
+    fallback = ["spare"]
+    [models.spare]
+    provider = "ollama"
+    [teams.a.lead]
+    model = "big"
+    temperature = 0.2
+    [[teams.a.members]]
+    name = "heir"
+    [[teams.a.members]]
+    name = "own"
+    model = "gpt-6-mini"
+    [[teams.a.members]]
+    name = "elsewhere"
+    model = "big"
+    base_url = "http://127.0.0.1:9"
+    effort = "low"
+    fallback = []
+"#;
+
+#[test]
+fn named_model_gives_its_settings_to_members() {
+    let folder = ConfigFolder::new(NAMED_MODELS);
+    let resolved = folder.team(&TeamFlags::default()).unwrap();
+    let lead = &resolved.spec.lead.model;
+    assert_eq!((lead.provider.as_str(), lead.model.as_str()), ("openai", "gpt-6-luna"));
+    assert_eq!((lead.effort, lead.temperature), (Some(Effort::High), Some(0.2)));
+    assert_eq!((lead.output_tokens_max, lead.key_command.as_deref()), (Some(4000), Some("print-key")));
+    assert_eq!(lead.headers.get("x-team").map(String::as_str), Some("a"));
+    assert_eq!(serde_json::Value::from(lead.extra_body.clone()), json!({ "top_p": 0.5, "reasoning": { "max": 3 } }));
+    let compat = lead.compat;
+    assert_eq!((compat.stream_options, compat.thinking), (Some(false), Some(ThinkingForm::Reasoning)));
+    assert_eq!(lead.fallback, [ModelSpec::new("ollama", "spare")]);
+    let [heir, own, elsewhere] = [0, 1, 2].map(|index| &resolved.spec.members[index].model);
+    assert_eq!(heir, lead, "a member without a model has the lead's");
+    assert_eq!((own.effort, own.temperature, own.output_tokens_max), (None, None, None), "they are of another model");
+    assert_eq!((own.fallback.len(), &own.headers, &own.key_command), (0, &lead.headers, &lead.key_command));
+    assert_eq!((elsewhere.effort, elsewhere.fallback.len()), (Some(Effort::Low), 0));
+    let has_key = elsewhere.key_command.is_some() || !elsewhere.headers.is_empty();
+    assert!(!has_key, "another address gets no key of the definition");
+}
+
+#[test]
+fn shown_headers_have_no_secrets() {
+    let folder = ConfigFolder::new(NAMED_MODELS);
+    let resolved = folder.team(&TeamFlags::default()).unwrap();
+    let (shown, _) = source_of(&resolved, "lead.headers");
+    assert_eq!(shown, json!({ "X-Team": "a", "Authorization": "[key]" }));
+    assert!(!serde_json::to_string(&resolved.values).unwrap().contains("4711"));
+    assert_eq!(crate::secrets::masked("Bearer sk-config-4711-secret".into()), "[key]");
+    let broken = NAMED_MODELS.replace("sk-config-4711-secret", "sk-4711\\nx-other: 1");
+    let errors = ConfigFolder::new(&broken).errors();
+    assert!(
+        errors.contains("header `Authorization` has characters in its value") && !errors.contains("4711"),
+        "{errors}"
+    );
+}
+
+/// A definition of the user must not give its key to an address of the workspace.
+#[test]
+fn definition_of_model_comes_from_one_file() {
+    let workspace =
+        "[models.big]\nprovider = \"openai\"\nbase_url = \"http://127.0.0.1:9\"\n[teams.a.lead]\nmodel = \"big\"\n";
+    let user = "[models.big]\nprovider = \"openai\"\nkey_command = \"mine\"\n[models.mine]\nprovider = \"groq\"\n";
+    let folder = ConfigFolder::new(workspace).user(user);
+    let lead = folder.team(&TeamFlags::default()).unwrap().spec.lead.model;
+    assert_eq!((lead.key_command, lead.base_url.as_deref()), (None, Some("http://127.0.0.1:9")));
+    let folder = ConfigFolder::new(&workspace.replace("\"big\"", "\"mine\"")).user(user);
+    assert_eq!(folder.team(&TeamFlags::default()).unwrap().spec.lead.model.provider, "groq");
+}
+
+#[test]
+fn problems_of_model_settings_name_the_remedy() {
+    let text = "[models.fast]\nprovider = \"openai\"\nfallback = [\"fsat\"]\n\
+        headers = { \"Content-Type\" = \"x\" }\nextra_body = { max_tokens = 3 }\n\
+        [models.cc]\nprovider = \"claude-code\"\n\
+        [teams.a]\nisolation = \"worktree\"\n[teams.a.lead]\nprovider = \"runbook\"\n\
+        [[teams.a.members]]\nname = \"m1\"\nmodel = \"fast\"\n\
+        [[teams.a.members]]\nname = \"m2\"\nmodel = \"fats\"\n\
+        [[teams.a.members]]\nname = \"m3\"\nmodel = \"fast\"\nprovider = \"groq\"\n\
+        [[teams.a.members]]\nname = \"m4\"\nprovider = \"claude-code\"\neffort = \"low\"\n\
+        [[teams.a.members]]\nname = \"m5\"\nmodel = \"fast\"\nfallback = [\"cc\", \"fast\"]\n";
+    insta::assert_snapshot!(ConfigFolder::new(text).errors());
+    let parsed = "[models.x]\nmodel = \"y\"\n[models.z]\nprovider = \"openai\"\ncompat = { max_token = 3, thinking = \"much\" }\n\
+        headers = { a = 1 }\nextra_body = 3\ntemperature = 3\neffort = \"hihg\"\n";
+    insta::assert_snapshot!(ConfigFolder::new(parsed).load().unwrap_err().to_string());
 }

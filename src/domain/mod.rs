@@ -22,6 +22,7 @@ pub mod failure_summary;
 pub mod json_document;
 pub mod member_place;
 pub mod message;
+pub mod model_spec;
 pub mod name;
 pub mod new_task;
 pub mod notification;

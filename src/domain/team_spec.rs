@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::budget::{Budget, Prices};
 use super::budget_spent::limit_of_member;
 use super::claim_queue::TaskScope;
+pub use super::model_spec::{ApiKind, ModelSpec};
 use super::name::{InvalidName, LEAD, Name};
 use super::permission::{PermissionMode, Permissions};
 use super::task::Task;
@@ -310,64 +311,6 @@ impl MemberSpec {
     /// Returns its role, followed by its capabilities.
     pub fn capabilities(&self) -> Vec<String> {
         std::iter::once(self.role.clone()).chain(self.capabilities.iter().cloned()).collect()
-    }
-}
-
-words! {
-    /// An API for models.
-    pub enum ApiKind {
-        /// The Messages API of Anthropic.
-        Messages = "messages",
-        /// Chat completions.
-        Chat = "chat",
-        /// Responses, without state on the server.
-        Responses = "responses",
-    }
-}
-
-/// A model and its provider.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ModelSpec {
-    /// The kind of agent that uses it, which the provider determines.
-    pub agent: AgentKind,
-    /// A name of the PROVIDERS table.
-    pub provider: String,
-    /// The model's name, for providers with several models; a file for `scripted`.
-    pub model: String,
-    /// The API, if it is not the provider's default.
-    pub api: Option<ApiKind>,
-    /// The provider's address, if it is not the default.
-    pub base_url: Option<String>,
-    /// The model's context window in tokens, if configured.
-    pub context_window_tokens: Option<u64>,
-    /// The command that starts the program of an external agent, if it is not the default.
-    pub command: Option<String>,
-    /// The names of environment variables that this program gets, although commands do not.
-    pub pass_env: Vec<String>,
-}
-
-impl ModelSpec {
-    /// Creates the spec of a provider's model at the default address, for Brigade's own loop.
-    pub fn new(provider: &str, model: &str) -> Self {
-        Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
-    }
-
-    /// Creates the spec of a member without a model.
-    pub fn runbook() -> Self {
-        Self { agent: AgentKind::Runbook, ..Self::new("runbook", "") }
-    }
-
-    /// Returns the name of the account whose quota it uses: the provider and its server.
-    pub fn account(&self) -> String {
-        match &self.base_url {
-            Some(base_url) => format!("{} at {base_url}", self.provider),
-            None => self.provider.clone(),
-        }
-    }
-
-    /// Returns the name under which its usage is counted and has its price: that of the model, or of the provider.
-    pub fn usage_name(&self) -> &str {
-        if self.model.is_empty() { &self.provider } else { &self.model }
     }
 }
 

@@ -74,7 +74,8 @@ const IDENTITY_VARIABLES: [&str; 7] = [
     BOARD_CREDENTIAL_VARIABLE,
 ];
 
-fn is_secret(name: &str) -> bool {
+/// Returns true if the name of a variable or a header says that its value is a secret.
+pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     if HARMLESS_NAMES.contains(&name.as_str()) {
         return false;

@@ -1,0 +1,272 @@
+//! Resolves the models under names, the fallbacks of a member, and the settings of requests.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+
+use super::diagnostics::Problem;
+use super::file::{Value, decimal, number};
+use super::members::MemberValues;
+use super::resolve::{Resolver, Source, Sourced, sourced, text_of, words_of};
+use super::settings::{self, MODEL_SETTINGS, OF_ADDRESS, OF_MODEL};
+use crate::domain::model_spec::{
+    ApiKind, CompatSpec, EXTRA_BODY_BYTES_MAX, Effort, IdForm, InstructionRole, MaxTokensField, ModelSpec,
+    OWN_BODY_FIELDS, OWN_HEADERS, ThinkingForm,
+};
+use crate::domain::suggestion::did_you_mean;
+use crate::domain::team_spec::AgentKind;
+use crate::providers;
+use crate::sandbox::environment::is_secret;
+use crate::secrets::Secret;
+
+const PREFIX: &str = "models.";
+/// The text that replaces a secret in a shown value.
+const MASK: &str = "[key]";
+/// The most models of one `fallback`.
+const FALLBACKS_MAX: usize = 8;
+
+impl MemberValues {
+    fn table(&self, key: &str) -> Map<String, Json> {
+        match self.get(key).map(|table| &table.value) {
+            Some(Value::Table(table)) => table.clone(),
+            _ => Map::new(),
+        }
+    }
+
+    /// Returns the model, without its fallbacks.
+    pub(super) fn model_spec(&self) -> ModelSpec {
+        let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
+        let count = |key: &str| text(key).and_then(|text| number(&text));
+        let header = |(name, value): (String, Json)| Some((name.to_ascii_lowercase(), value.as_str()?.to_owned()));
+        ModelSpec {
+            agent: self.agent(),
+            provider: self.provider(),
+            model: text("model").unwrap_or_default(),
+            base_url: text("base_url"),
+            api: text("api").and_then(|word| ApiKind::from_word(&word)),
+            compat: compat_of(&self.table("compat")),
+            headers: self.table("headers").into_iter().filter_map(header).collect(),
+            extra_body: self.table("extra_body"),
+            key_command: text("key_command"),
+            effort: text("effort").and_then(|word| Effort::from_word(&word)),
+            temperature: text("temperature").and_then(|text| decimal(&text)),
+            context_window_tokens: count("context_window_tokens"),
+            output_tokens_max: count("output_tokens_max").and_then(|tokens| u32::try_from(tokens).ok()),
+            fallback: Vec::new(),
+            command: text("command"),
+            pass_env: self.get("pass_env").map(|words| words_of(&words.value)).unwrap_or_default(),
+        }
+    }
+}
+
+fn compat_of(table: &Map<String, Json>) -> CompatSpec {
+    let word = |key: &str| table.get(key).and_then(Json::as_str);
+    let flag = |key: &str| table.get(key).and_then(Json::as_bool);
+    CompatSpec {
+        max_tokens_field: word("max_tokens_field").and_then(MaxTokensField::from_word),
+        stream_options: flag("stream_options"),
+        instruction_role: word("instruction_role").and_then(InstructionRole::from_word),
+        id_form: word("id_form").and_then(IdForm::from_word),
+        strict: flag("strict"),
+        tool_result_name: flag("tool_result_name"),
+        assistant_after_tool: flag("assistant_after_tool"),
+        content_null: flag("content_null"),
+        thinking: word("thinking").and_then(ThinkingForm::from_word),
+    }
+}
+
+impl Resolver<'_> {
+    /// Returns the definition of [models.NAME] from the first file that has it. Definitions of several files are not mixed: the key of one
+    /// must not go to the address of another.
+    fn definition(&self, name: &str) -> Option<MemberValues> {
+        let key = |setting: &'static str| format!("{PREFIX}{name}.{setting}");
+        let layer = self.layers.iter().find(|layer| layer.file.values.contains_key(&key("provider")))?;
+        let value = |setting: &settings::Setting| {
+            Some((setting.key, sourced(layer.file, layer.file.values.get(&key(setting.key))?)))
+        };
+        let mut values = MemberValues::new(MODEL_SETTINGS.iter().filter_map(value).collect());
+        if let (None, Some(provider)) = (values.get("model"), values.get("provider")) {
+            let model = provider.map(|_| Value::Text(name.to_owned()));
+            values.insert("model", model);
+        }
+        Some(values)
+    }
+
+    fn definition_names(&self) -> Vec<String> {
+        let names = self.layers.iter().flat_map(|layer| layer.file.values.keys());
+        let name = |key: &String| Some(key.strip_prefix(PREFIX)?.strip_suffix(".provider")?.to_owned());
+        names.filter_map(name).collect()
+    }
+
+    /// Adds the values of the definition that `model` names to these own values of a member. Own values take precedence, but a member with
+    /// its own address gets no key of the definition.
+    pub(super) fn add_definition(&mut self, values: &mut MemberValues) {
+        let Some(model) = values.text("model") else { return };
+        let Some(defined) = self.definition(&model.value) else { return };
+        if let (Some(own), Some(provider)) = (values.text("provider"), defined.text("provider"))
+            && own.is_set()
+            && own.value != provider.value
+        {
+            let name = &model.value;
+            let problem = own.problem(format!("the model `{name}` has the provider `{}`", provider.value));
+            self.problems.push(problem.hint("remove `provider`, or name another model"));
+        }
+        let has_own_address = values.get("base_url").is_some();
+        for (key, value) in defined.into_values() {
+            let is_replaced = key == "model" || (key == "provider" && !values.is_set("provider"));
+            if is_replaced || !values.contains(key) && !(has_own_address && OF_ADDRESS.contains(&key)) {
+                values.insert(key, value);
+            }
+        }
+    }
+
+    /// Returns true if a member with a model but no provider could only mean a definition, and adds a problem.
+    pub(super) fn check_definition(&mut self, values: &MemberValues) -> bool {
+        let Some(model) = values.text("model") else { return false };
+        let known = self.definition_names();
+        if known.is_empty() || values.agent() != AgentKind::Runbook {
+            return false;
+        }
+        let problem = model.problem(format!("unknown model `{}`", model.value.escape_debug()));
+        let hint = did_you_mean(&model.value, known.iter().map(String::as_str));
+        self.problems.push(problem.hint(hint.unwrap_or_else(|| format!("known models: {}", known.join(", ")))));
+        true
+    }
+
+    /// Adds the lead's values that hold for a member of the same provider too.
+    pub(super) fn inherit_model(values: &mut MemberValues, lead: &MemberValues, has_own_model: bool) {
+        let has_own_address = values.get("base_url").is_some();
+        let keys = ["model", "base_url", "command", "pass_env"].into_iter().chain(OF_ADDRESS).chain(OF_MODEL);
+        for key in keys {
+            let is_foreign = has_own_model && OF_MODEL.contains(&key) || has_own_address && OF_ADDRESS.contains(&key);
+            if let (false, false, Some(value)) = (is_foreign, values.contains(key), lead.get(key)) {
+                values.insert(key, super::resolve::inherited(value));
+            }
+        }
+    }
+
+    /// Returns the models of `fallback`, checked.
+    pub(super) fn fallbacks(&mut self, values: &MemberValues) -> Vec<ModelSpec> {
+        let Some(names) = values.get("fallback").cloned() else { return Vec::new() };
+        if words_of(&names.value).len() > FALLBACKS_MAX {
+            self.problems.push(names.problem(format!("`fallback` has more than {FALLBACKS_MAX} models")));
+        }
+        let mut specs = Vec::new();
+        for name in words_of(&names.value) {
+            let Some(mut defined) = self.definition(&name) else {
+                let known = self.definition_names();
+                let hint = did_you_mean(&name, known.iter().map(String::as_str))
+                    .unwrap_or_else(|| format!("define it: [models.{name:?}] with provider = \"…\""));
+                self.problems.push(names.problem(format!("`fallback` names an unknown model {name:?}")).hint(hint));
+                continue;
+            };
+            self.resolve_model(&mut defined);
+            self.check_request(&defined);
+            let spec = defined.model_spec();
+            let (provider, model, base_url) = (&spec.provider, &spec.model, &spec.base_url);
+            let own = values.model_spec();
+            if (provider, model, base_url) == (&own.provider, &own.model, &own.base_url) {
+                self.problems.push(names.problem(format!("`fallback` names the model itself: `{name}`")));
+            }
+            if spec.agent != AgentKind::Builtin {
+                let problem = names.problem(format!("`fallback` cannot use `{name}`: `{}` is no model", spec.provider));
+                self.problems.push(problem.hint("name a model whose provider reaches a server"));
+            }
+            for (key, value) in defined.into_values() {
+                let shown = shown_value(key, &value.value);
+                self.show_once(format!("{PREFIX}{name}.{key}"), shown, &value.source);
+            }
+            specs.push(spec);
+        }
+        specs
+    }
+
+    fn show_once(&mut self, key: String, value: Json, source: &Source) {
+        if !self.values.iter().any(|shown| shown.key == key) {
+            self.show(key, value, source);
+        }
+    }
+
+    /// Adds a problem for each setting of requests that is invalid or that nothing enforces. Secrets in headers are masked from now on.
+    pub(super) fn check_request(&mut self, values: &MemberValues) {
+        let provider = values.provider();
+        let known = providers::provider(&provider);
+        let has_service = known.is_none_or(|provider| provider.service.is_some());
+        let is_builtin = values.agent() == AgentKind::Builtin;
+        for key in OF_ADDRESS.into_iter().chain(OF_MODEL).filter(|key| *key != "context_window_tokens") {
+            let has_effect = has_service || is_builtin && ["fallback", "output_tokens_max"].contains(&key);
+            if let (false, Some(sourced)) = (has_effect, values.get(key)) {
+                let problem = sourced.problem(format!("`{key}` has no effect with the provider `{provider}`"));
+                self.problems.push(problem.hint(format!("remove `{key}`, or set another provider")));
+            }
+        }
+        if let Some(headers) = values.get("headers") {
+            let invalid = values.table("headers").into_iter().find_map(|(name, value)| {
+                let value = value.as_str().unwrap_or_default();
+                register_secret(&name, value);
+                invalid_header(&name, value).map(|reason| format!("header `{}` {reason}", name.escape_debug()))
+            });
+            // The line of the file can contain a secret.
+            let problem = invalid.map(|text| Problem { text: String::new(), ..headers.problem(text) });
+            self.problems.extend(problem);
+        }
+        if let Some(extra) = values.get("extra_body") {
+            let table = values.table("extra_body");
+            let own = table.keys().find(|key| OWN_BODY_FIELDS.contains(&key.as_str()));
+            if let Some(key) = own {
+                let hint = match key.as_str() {
+                    "temperature" => "set `temperature` of the member",
+                    "max_tokens" | "max_completion_tokens" | "max_output_tokens" => "set `output_tokens_max`",
+                    _ => "remove it",
+                };
+                let problem = extra.problem(format!("`extra_body` must not have `{key}`, which Brigade sets"));
+                self.problems.push(problem.hint(hint));
+            }
+            if Json::Object(table).to_string().len() > EXTRA_BODY_BYTES_MAX {
+                self.problems.push(extra.problem(format!("`extra_body` has more than {EXTRA_BODY_BYTES_MAX} bytes")));
+            }
+        }
+    }
+}
+
+/// Masks the value of a header whose name says that it is a secret, from now on.
+fn register_secret(name: &str, value: &str) {
+    if is_secret(name) {
+        Secret::new(value);
+        let token = value.split_once(' ').map(|(_, token)| token);
+        token.and_then(Secret::new);
+    }
+}
+
+/// Returns the reason why a request cannot have this header.
+fn invalid_header(name: &str, value: &str) -> Option<&'static str> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        Some("has characters in its name that HTTP does not allow")
+    } else if OWN_HEADERS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        Some("is set by Brigade")
+    } else if value.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
+        Some("has characters in its value that an HTTP header cannot carry")
+    } else {
+        None
+    }
+}
+
+/// Returns a value as `config show` prints it, without the secrets in headers.
+pub(super) fn shown_value(key: &str, value: &Value) -> Json {
+    let kind = MODEL_SETTINGS.iter().find(|setting| setting.key == key).map(|setting| setting.kind);
+    let shown = kind.map_or_else(|| text_of(value).into(), |kind| value.as_json(kind));
+    match shown {
+        Json::Object(headers) if key == "headers" => {
+            let masked = |(name, value): (String, Json)| {
+                let value = if is_secret(&name) { MASK.into() } else { value };
+                (name, value)
+            };
+            headers.into_iter().map(masked).collect::<Map<_, _>>().into()
+        }
+        shown => shown,
+    }
+}
+
+/// Values of a model by their keys.
+pub(super) type ModelValues = BTreeMap<&'static str, Sourced<Value>>;
