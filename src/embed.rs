@@ -140,7 +140,8 @@ pub struct Team {
     extra_control_files: Vec<PathBuf>,
     /// The path of the config file, as the person named it.
     config: Option<PathBuf>,
-    connect: ModelConnector,
+    /// The connection to models; `None`: by the `PROVIDERS` table.
+    connect: Option<ModelConnector>,
     tools: Vec<MakeTool>,
 }
 
@@ -153,7 +154,7 @@ impl Team {
             durability: Durability::default(),
             extra_control_files: Vec::new(),
             config: None,
-            connect: Arc::new(providers::connect),
+            connect: None,
             tools: Vec::new(),
         }
     }
@@ -208,7 +209,7 @@ impl Team {
     /// [`AgentKind::Builtin`](crate::domain::team_spec::AgentKind) need none.
     #[must_use]
     pub fn models(self, connect: ModelConnector) -> Self {
-        Self { connect, ..self }
+        Self { connect: Some(connect), ..self }
     }
 
     /// Sets the failures that accepted work survives.
@@ -371,7 +372,8 @@ impl OpenTeam {
         let Self { team, workspace, sandbox, folder, control_files } = self;
         let custom_tools = team.tools;
         let repository = open_repository(&team.spec, &folder, &control_files, team.durability, &sandbox).await?;
-        let connect = with_traffic(team.connect, team.spec.record.as_deref(), &folder);
+        let connect = team.connect.unwrap_or_else(|| Arc::new(providers::connector(sandbox.clone(), &folder)));
+        let connect = with_traffic(connect, team.spec.record.as_deref(), &folder);
         let dependencies = team::TeamDependencies {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),

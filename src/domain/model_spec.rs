@@ -1,6 +1,8 @@
 //! The model of a member: its provider, its server, and the settings of its requests.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value};
 
@@ -78,6 +80,38 @@ words! {
         Any = "any",
         /// Nine letters or digits.
         NineAlphanumeric = "nine",
+    }
+}
+
+impl IdForm {
+    /// Returns the id in this form. The same id always has the same result, so that a result finds its call.
+    pub fn of(self, id: &str) -> Cow<'_, str> {
+        const LENGTH: usize = 9;
+        const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let is_valid = id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if self == Self::Any || is_valid {
+            return Cow::Borrowed(id);
+        }
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let mut rest = hasher.finish();
+        let digits = (0..LENGTH).map(|_| {
+            let digit = DIGITS[(rest % 36) as usize];
+            rest /= 36;
+            char::from(digit)
+        });
+        Cow::Owned(digits.collect())
+    }
+}
+
+impl MaxTokensField {
+    /// Returns the field with the same meaning.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::MaxTokens => Self::MaxCompletionTokens,
+            Self::MaxCompletionTokens => Self::MaxTokens,
+        }
     }
 }
 

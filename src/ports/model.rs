@@ -198,6 +198,9 @@ pub trait Listener: Send + Sync {
     /// Receives the usage so far, as a total that the provider reports.
     fn on_usage(&self, _usage: Usage) {}
 
+    /// Receives a text for the person about the server or its settings, such as a setting that saves a request.
+    fn on_notice(&self, _text: &str) {}
+
     /// Receives that the provider was not reached or did not start, so nothing was used. Other requests without an answer may have
     /// used tokens.
     fn on_declined(&self) {}

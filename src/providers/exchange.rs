@@ -3,6 +3,7 @@
 //! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request and
 //! never retries.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -12,6 +13,8 @@ use serde_json::Value;
 
 use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
+use super::key_command::{KeyCommand, secret_header};
+use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use super::usage;
@@ -19,7 +22,7 @@ use crate::domain::account::AccountId;
 use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
-use crate::secrets::masked;
+use crate::secrets::{Secret, masked};
 
 /// The longest answer as sent, in bytes: this, and `TOKEN_BYTES_MAX` (an event with one token) for each allowed output token.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -90,8 +93,20 @@ pub enum ProtocolError {
     Invalid(String),
 }
 
+/// A key that a command prints, and the header that carries it.
+pub struct CommandKey {
+    pub command: Arc<KeyCommand>,
+    pub header: &'static str,
+    /// The text before the key in the header.
+    pub prefix: &'static str,
+}
+
 /// A server with an API, and the keys for it.
 pub struct HttpModel {
+    /// The fields that the settings of the member add to each request.
+    pub options: RequestOptions,
+    /// The command that prints the key, in place of variables.
+    pub key_command: Option<CommandKey>,
     pub api: Box<dyn Api>,
     /// The name of the provider.
     pub provider: String,
@@ -170,20 +185,40 @@ impl HttpModel {
     }
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
-        let response = self.send(request, listener).await?;
-        if let Some(response) = self.expect_answer(response, request, listener, true).await? {
-            return self.read_answer(response, request, listener).await;
-        }
-        let response = self.send(request, listener).await?;
-        match self.expect_answer(response, request, listener, false).await? {
-            Some(response) => self.read_answer(response, request, listener).await,
-            None => Err(temporary("refused the request".to_owned())),
+        let key = self.printed_key().await?;
+        let response = self.send(request, key.as_ref(), listener).await?;
+        let (response, key) = match self.expect_answer(response, request, key, listener, true).await? {
+            Expected::Answer(response) => return self.read_answer(response, request, listener).await,
+            Expected::Again(key) => (self.send(request, key.as_ref(), listener).await?, key),
+        };
+        match self.expect_answer(response, request, key, listener, false).await? {
+            Expected::Answer(response) => self.read_answer(response, request, listener).await,
+            Expected::Again(_) => Err(temporary("refused the request".to_owned())),
         }
     }
 
-    async fn send(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<Response, ModelError> {
-        let body = self.api.body(&self.without_foreign_parts(request));
-        let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
+    /// Returns the key that the command prints, if there is a command.
+    async fn printed_key(&self) -> Result<Option<Secret>, ModelError> {
+        match &self.key_command {
+            Some(key) => Ok(Some(key.command.key().await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn send(
+        &self,
+        request: &ModelRequest,
+        key: Option<&Secret>,
+        listener: &dyn Listener,
+    ) -> Result<Response, ModelError> {
+        let mut headers = self.headers.clone();
+        if let (Some(CommandKey { header, prefix, .. }), Some(key)) = (&self.key_command, key) {
+            let value = secret_header(prefix, key)
+                .map_err(|reason| ModelError::WrongSetting(format!("`key_command` printed a key that {reason}")))?;
+            headers.insert(*header, value);
+        }
+        let body = self.options.add_to(self.api.body(&self.without_foreign_parts(request)), request.output_tokens_max);
+        let post = self.client.post(self.url.clone()).headers(headers).body(body);
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
         let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
             Ok(Ok(response)) => response,
@@ -199,15 +234,16 @@ impl HttpModel {
         Ok(response)
     }
 
-    /// Returns the response if it can be an answer; `None` if the server refused a field, the next body differs, and the request can
-    /// be sent again.
+    /// Returns the response if it can be an answer. If the server refused a field or a key that can be replaced, the request can be sent
+    /// again.
     async fn expect_answer(
         &self,
         response: Response,
         request: &ModelRequest,
+        key: Option<Secret>,
         listener: &dyn Listener,
         may_adapt: bool,
-    ) -> Result<Option<Response>, ModelError> {
+    ) -> Result<Expected, ModelError> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
         if let Some(encoding) = encoding {
@@ -216,7 +252,7 @@ impl HttpModel {
             return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
         }
         if status == 200 && (has_type(&headers, EVENTS) || has_type(&headers, JSON)) {
-            return Ok(Some(response));
+            return Ok(Expected::Answer(response));
         }
         if status == 200 {
             return Err(self.no_stream(&headers, &request.model));
@@ -227,19 +263,35 @@ impl HttpModel {
             && matches!(status, 400 | 422)
             && let Some(setting) = self.api.adapt(&body)
         {
-            tracing::warn!("{} refused a field of the request; set `{setting}`", self.address());
-            return Ok(None);
+            listener.on_notice(&format!("{} refused a field of the request; set {setting}", self.address()));
+            return Ok(Expected::Again(key));
+        }
+        if may_adapt
+            && status == 401
+            && let (Some(CommandKey { command, .. }), Some(refused)) = (&self.key_command, &key)
+            && let Some(renewed) = command.renewed(refused).await?
+        {
+            return Ok(Expected::Again(Some(renewed)));
         }
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
-                Err(ModelError::WrongSetting(errors::key_refused(status, &body, &self.key_variables, self.missing_key)))
+                Err(ModelError::WrongSetting(self.key_refused(status, &body)))
             }
+            ModelError::Final(text) if matches!(status, 400 | 422) => Err(match self.options.advice(&body) {
+                Some(advice) => ModelError::WrongSetting(format!("{text}; {advice}")),
+                None => ModelError::Final(text),
+            }),
             ModelError::WrongSetting(text) if !matches!(status, 300..=399) => {
                 Err(ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(&request.model))))
             }
             error => Err(error),
         }
+    }
+
+    fn key_refused(&self, status: u16, body: &str) -> String {
+        let sources: &[&str] = if self.key_command.is_some() { &["`key_command`"] } else { &self.key_variables };
+        errors::key_refused(status, body, sources, self.missing_key)
     }
 
     /// The error of an answer that is neither a stream of events nor a whole one.
@@ -344,6 +396,14 @@ impl HttpModel {
         }
         finished(assembler, request, request_id)
     }
+}
+
+/// The step after a response.
+enum Expected {
+    /// The response can be an answer.
+    Answer(Response),
+    /// The request is sent again, with this key of the command.
+    Again(Option<Secret>),
 }
 
 /// Returns the complete answer without secrets.

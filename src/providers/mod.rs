@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use catalog::{FirstUse, WindowSource};
-use chat::{Compat, IdForm, MaxTokensField};
+use chat::Compat;
+use key_command::KeyCommands;
 use service::{KeyVariable, Service};
 
+use crate::domain::model_spec::{IdForm, MaxTokensField, ThinkingForm};
 use crate::domain::team_spec::{AgentKind, ApiKind, ExternalProgram, MemberSpec, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
@@ -19,7 +21,9 @@ mod claude_code;
 pub mod errors;
 pub mod exchange;
 mod http;
+mod key_command;
 pub mod messages;
+mod options;
 mod repetition;
 pub mod responses;
 pub mod scripted;
@@ -164,7 +168,6 @@ const CHAT: Service = Service {
     needs_key: true,
     root: "/v1",
     adds_root: false,
-    headers: &[],
     api: ApiKind::Chat,
     compat: Compat::DEFAULT,
     window_tokens: |_| None,
@@ -211,9 +214,9 @@ pub const PROVIDERS: &[Provider] = &[
     responses("openai", "models of OpenAI; the key is in OPENAI_API_KEY", Some("https://api.openai.com/v1"), "/v1", &[bearer("OPENAI_API_KEY")], Some("gpt-6-luna")),
     responses("azure", "models of OpenAI at Azure, at `base_url`, such as https://RESOURCE.openai.azure.com; `model` is the deployment; the key is in AZURE_OPENAI_API_KEY", None, "/openai/v1", &[KeyVariable { name: "AZURE_OPENAI_API_KEY", header: "api-key", prefix: "" }], None),
     responses("xai", "models of xAI; the key is in XAI_API_KEY", Some("https://api.x.ai/v1"), "/v1", &[bearer("XAI_API_KEY")], Some("grok-4.7")),
-    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], COMPLETION_TOKENS, "openai/gpt-oss-120b"),
+    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], Compat { thinking: ThinkingForm::Reasoning, ..COMPLETION_TOKENS }, "openai/gpt-oss-120b"),
     hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], Compat { needs_signature: true, ..Compat::DEFAULT }, "gemini-3.8-flash"),
-    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], Compat { needs_reasoning: Some("reasoning_content"), ..Compat::DEFAULT }, "deepseek-flash"),
+    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], Compat { needs_reasoning: Some("reasoning_content"), thinking: ThinkingForm::TypeAndEffort, ..Compat::DEFAULT }, "deepseek-flash"),
     hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT }, "mistral-large-latest"),
     hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], COMPLETION_TOKENS, "openai/gpt-oss-120b"),
     local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1", &[bearer("OLLAMA_API_KEY")], OLLAMA),
@@ -275,11 +278,24 @@ pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Builds the client of the model in these settings.
+/// Builds the client of the model in these settings. It runs no `key_command`, so that its requests with such a key fail.
 ///
 /// # Errors
 /// A text that names the wrong setting and the allowed values.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+    connect_with(spec, &KeyCommands::without_runner())
+}
+
+/// Returns what builds the clients of one team. The commands that print keys run in this sandbox and folder.
+pub fn connector(
+    sandbox: Sandbox,
+    folder: &Path,
+) -> impl Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync + 'static {
+    let commands = KeyCommands::new(sandbox, folder);
+    move |spec| connect_with(spec, &commands)
+}
+
+fn connect_with(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
     let provider = provider(&spec.provider).ok_or_else(|| {
         let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
         format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
@@ -290,6 +306,7 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
         return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
     }
     match provider.connect {
+        Some(_) if provider.service.is_some() => service::connect_with(spec, commands),
         Some(connect) => connect(spec),
         None => Err(format!("the provider `{}` has no models for Brigade's own loop", provider.name)),
     }

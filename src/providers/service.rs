@@ -7,9 +7,11 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::catalog::{self, Catalog, CatalogError, FirstUse};
 use super::chat::{ChatApi, Compat};
-use super::exchange::HttpModel;
+use super::exchange::{CommandKey, HttpModel};
 use super::http;
-use super::messages::MessagesApi;
+use super::key_command::{KeyCommands, secret_header};
+use super::messages::{self, MessagesApi};
+use super::options::RequestOptions;
 use super::provider;
 use super::responses::ResponsesApi;
 use crate::domain::account::AccountId;
@@ -31,8 +33,6 @@ pub struct Service {
     pub root: &'static str,
     /// True if each address gets it.
     pub adds_root: bool,
-    /// Headers of each request.
-    pub headers: &'static [(&'static str, &'static str)],
     /// Its API, unless the settings name another one.
     pub api: ApiKind,
     /// The differences of its chat completions.
@@ -56,9 +56,17 @@ pub struct KeyVariable {
 /// # Errors
 /// A text that names the missing or wrong setting or variable.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+    connect_with(spec, &KeyCommands::without_runner())
+}
+
+/// Builds the client for a member, with the commands that print keys.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_with(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
     let service = provider(&spec.provider).and_then(|provider| provider.service.as_ref());
     let service = service.ok_or_else(|| format!("the provider `{}` has no server", spec.provider))?;
-    Ok(Arc::new(service.model(spec, &|name| std::env::var(name).ok())?))
+    Ok(Arc::new(service.model_with(spec, &|name| std::env::var(name).ok(), commands)?))
 }
 
 impl Service {
@@ -67,6 +75,15 @@ impl Service {
     /// # Errors
     /// As [`connect`].
     pub fn model(&self, spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<HttpModel, String> {
+        self.model_with(spec, variable, &KeyCommands::without_runner())
+    }
+
+    fn model_with(
+        &self,
+        spec: &ModelSpec,
+        variable: &dyn Fn(&str) -> Option<String>,
+        commands: &KeyCommands,
+    ) -> Result<HttpModel, String> {
         let (address_setting, base) = self.configured_base(spec, variable).unzip();
         let Some(base) = base.as_deref().or(self.base_url) else {
             return Err(format!("the provider `{}` needs `base_url`, the address of its server", spec.provider));
@@ -75,19 +92,31 @@ impl Service {
         let url =
             self.url(base, api).map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
         let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        for (name, value) in self.headers {
+        for (name, value) in headers_of(api) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let mut key_variables = Vec::new();
         let address = url.origin().ascii_serialization();
         let mut account = vec![address.into_bytes()];
-        for KeyVariable { name, header, prefix } in self.keys {
+        let key_command = spec.key_command.as_ref().map(|script| {
+            let KeyVariable { header, prefix, .. } = self.keys.first().unwrap_or(&BEARER);
+            CommandKey { command: commands.command(script, &spec.pass_env), header, prefix }
+        });
+        // The keys that it prints differ, so its text identifies the account.
+        account.extend(spec.key_command.as_ref().map(|script| script.as_bytes().to_owned()));
+        let keys = if key_command.is_some() { &[] } else { self.keys };
+        for KeyVariable { name, header, prefix } in keys {
             let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
             headers.insert(*header, secret_header(prefix, &secret).map_err(|reason| format!("{name} {reason}"))?);
             key_variables.push(*name);
             account.push(secret.expose().as_bytes().to_owned());
         }
-        if key_variables.is_empty() && self.needs_key && self.is_own_address(&url) {
+        let has_own_key = key_command.is_some() || spec.headers.keys().any(|name| self.is_key_header(name));
+        for (name, value) in &spec.headers {
+            headers.insert(header_name(name)?, header_value(name, value)?);
+            account.extend(self.is_key_header(name).then(|| value.as_bytes().to_owned()));
+        }
+        if key_variables.is_empty() && !has_own_key && self.needs_key && self.is_own_address(&url) {
             let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
             return Err(format!(
                 "{} needs a key: set {} in the environment",
@@ -95,10 +124,13 @@ impl Service {
                 names.join(" or ")
             ));
         }
+        let compat = self.compat.with(&spec.compat);
         Ok(HttpModel {
+            options: RequestOptions::new(spec, api, compat.thinking)?,
+            key_command,
             api: match api {
                 ApiKind::Messages => Box::new(MessagesApi),
-                ApiKind::Chat => Box::new(ChatApi::new(self.compat)),
+                ApiKind::Chat => Box::new(ChatApi::new(compat)),
                 ApiKind::Responses => Box::new(ResponsesApi),
             },
             provider: spec.provider.clone(),
@@ -119,6 +151,11 @@ impl Service {
     /// See [`CatalogError`].
     pub async fn catalog(&self, model: &HttpModel) -> Result<Catalog, CatalogError> {
         catalog::list(model, path_of(model.api.kind()), self.first_use.windows).await
+    }
+
+    /// Returns true if a key can be in this header.
+    fn is_key_header(&self, name: &str) -> bool {
+        self.keys.iter().chain([&BEARER]).any(|key| key.header.eq_ignore_ascii_case(name))
     }
 
     /// Returns the API that a member uses.
@@ -178,6 +215,29 @@ impl Service {
     }
 }
 
+/// The header that most servers take a key in.
+const BEARER: KeyVariable = KeyVariable { name: "", header: "authorization", prefix: "Bearer " };
+
+fn header_name(name: &str) -> Result<HeaderName, String> {
+    HeaderName::try_from(name).map_err(|_| format!("`headers` has an invalid name `{}`", name.escape_debug()))
+}
+
+/// Returns the value of a configured header, which can be a secret.
+fn header_value(name: &str, value: &str) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(value)
+        .map_err(|_| format!("`headers.{name}` has characters that an HTTP header cannot carry"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The headers of an API.
+fn headers_of(api: ApiKind) -> &'static [(&'static str, &'static str)] {
+    match api {
+        ApiKind::Messages => &[("anthropic-version", messages::VERSION)],
+        ApiKind::Chat | ApiKind::Responses => &[],
+    }
+}
+
 /// The path of an API below the root.
 fn path_of(api: ApiKind) -> &'static str {
     match api {
@@ -185,15 +245,4 @@ fn path_of(api: ApiKind) -> &'static str {
         ApiKind::Chat => "/chat/completions",
         ApiKind::Responses => "/responses",
     }
-}
-
-/// A header with `prefix` and the secret, marked as sensitive, so that it is not printed.
-///
-/// # Errors
-/// The secret has characters that a header cannot carry. The text does not quote it.
-fn secret_header(prefix: &str, secret: &Secret) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::try_from(format!("{prefix}{}", secret.expose()))
-        .map_err(|_| "has characters that an HTTP header cannot carry".to_owned())?;
-    value.set_sensitive(true);
-    Ok(value)
 }

@@ -208,7 +208,23 @@ impl Sandbox {
     /// # Errors
     /// `TimedOut` after `time_max`; otherwise the command could not be started.
     pub fn output_of(&self, script: &str, folder: &Path, time_max: Duration) -> io::Result<(CommandExit, String)> {
-        let mut prepared = self.prepare(script, folder, &[], &[]).map_err(io::Error::other)?;
+        self.output_with(script, folder, &[], time_max)
+    }
+
+    /// As [`Self::output_of`], with `variables` in addition to those of the launch.
+    ///
+    /// # Errors
+    /// Those of [`Self::output_of`].
+    pub fn output_with(
+        &self,
+        script: &str,
+        folder: &Path,
+        variables: &[(String, String)],
+        time_max: Duration,
+    ) -> io::Result<(CommandExit, String)> {
+        let variables: Vec<(&str, String)> =
+            variables.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        let mut prepared = self.prepare(script, folder, &[], &variables).map_err(io::Error::other)?;
         let mut guard = terminal::with_stops_blocked(|| prepared.process.spawn())?;
         let (Some(mut stdin), Some(stdout), Some(stderr)) =
             (guard.stdin.take(), guard.stdout.take(), guard.stderr.take())

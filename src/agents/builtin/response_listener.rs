@@ -7,6 +7,7 @@ use crate::domain::transcript::Usage;
 use crate::ports::{Listener, ModelRequest};
 use crate::run::accounts::Admission;
 use crate::run::budget::Reservation;
+use crate::run::event_sink::EventSink;
 use crate::run::progress::Progress;
 use crate::run::stream::{OutputBroadcast, StreamEvent};
 
@@ -14,6 +15,8 @@ use crate::run::stream::{OutputBroadcast, StreamEvent};
 pub struct ResponseListener<'a> {
     /// The request that is answered.
     pub request: &'a ModelRequest,
+    /// The event log of the run.
+    pub events: &'a EventSink,
     /// The member's signs of life.
     pub progress: &'a Progress,
     /// Receives text; `None` for text that is for the model only.
@@ -78,6 +81,10 @@ impl Listener for ResponseListener<'_> {
         } else {
             self.reservation.record_usage(usage);
         }
+    }
+
+    fn on_notice(&self, text: &str) {
+        self.events.warn(&*self.request.teammate, text);
     }
 
     fn on_declined(&self) {

@@ -197,6 +197,7 @@ impl Turn<'_> {
             if request.purpose == RequestPurpose::Turn { Some(&self.host.services.output) } else { None };
         let listener = ResponseListener {
             request,
+            events: &self.host.services.events,
             progress: &self.host.progress,
             output: output_stream,
             reservation,

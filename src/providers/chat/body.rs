@@ -2,12 +2,13 @@
 //! conversation, each body repeats the messages of the previous one and appends to them, so that the provider's cache applies.
 
 use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::reasoning;
+use crate::domain::model_spec::{CompatSpec, IdForm, InstructionRole, MaxTokensField, ThinkingForm};
 use crate::domain::transcript::{Block, Extra, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 use crate::providers::arguments::text_to_send;
@@ -28,64 +29,22 @@ pub struct Compat {
     pub needs_reasoning: Option<&'static str>,
     /// True if it requires a signature in the first call of an answer.
     pub needs_signature: bool,
+    /// The role of the system prompt.
+    pub instruction_role: InstructionRole,
+    /// The value of `strict` of each tool, if it is sent.
+    pub strict: Option<bool>,
+    /// True if the result of a tool has the tool's name.
+    pub tool_result_name: bool,
+    /// True if an answer must stand between a tool's result and the next message.
+    pub assistant_after_tool: bool,
+    /// True if the content of an answer without text is null.
+    pub content_null: bool,
+    /// The form in which it gets the effort.
+    pub thinking: ThinkingForm,
 }
 
-/// The form of the ids of calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IdForm {
-    /// Any text.
-    Any,
-    /// Nine letters or digits.
-    NineAlphanumeric,
-}
-
-impl IdForm {
-    /// Returns the id in this form. The same id always has the same result, so that a result finds its call.
-    fn of(self, id: &str) -> Cow<'_, str> {
-        const LENGTH: usize = 9;
-        const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-        let is_valid = id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if self == Self::Any || is_valid {
-            return Cow::Borrowed(id);
-        }
-        let mut hasher = DefaultHasher::new();
-        id.hash(&mut hasher);
-        let mut rest = hasher.finish();
-        let digits = (0..LENGTH).map(|_| {
-            let digit = DIGITS[(rest % 36) as usize];
-            rest /= 36;
-            char::from(digit)
-        });
-        Cow::Owned(digits.collect())
-    }
-}
-
-/// The field with the limit of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MaxTokensField {
-    /// `max_tokens`, which most servers know.
-    MaxTokens,
-    /// `max_completion_tokens`, its successor.
-    MaxCompletionTokens,
-}
-
-impl MaxTokensField {
-    /// Returns its name in a body.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MaxTokens => "max_tokens",
-            Self::MaxCompletionTokens => "max_completion_tokens",
-        }
-    }
-
-    /// Returns the field with the same meaning.
-    pub fn other(self) -> Self {
-        match self {
-            Self::MaxTokens => Self::MaxCompletionTokens,
-            Self::MaxCompletionTokens => Self::MaxTokens,
-        }
-    }
-}
+/// The answer between a tool's result and the next message, for servers that require one.
+const BETWEEN: &str = "I have read the results.";
 
 impl Compat {
     /// The differences of a server that nothing is known about.
@@ -95,7 +54,30 @@ impl Compat {
         id_form: IdForm::Any,
         needs_reasoning: None,
         needs_signature: false,
+        instruction_role: InstructionRole::System,
+        strict: None,
+        tool_result_name: false,
+        assistant_after_tool: false,
+        content_null: false,
+        thinking: ThinkingForm::ReasoningEffort,
     };
+
+    /// Returns these differences, with the configured ones in their place.
+    #[must_use]
+    pub fn with(self, spec: &CompatSpec) -> Self {
+        Self {
+            max_tokens_field: spec.max_tokens_field.unwrap_or(self.max_tokens_field),
+            stream_options: spec.stream_options.unwrap_or(self.stream_options),
+            id_form: spec.id_form.unwrap_or(self.id_form),
+            instruction_role: spec.instruction_role.unwrap_or(self.instruction_role),
+            strict: spec.strict.or(self.strict),
+            tool_result_name: spec.tool_result_name.unwrap_or(self.tool_result_name),
+            assistant_after_tool: spec.assistant_after_tool.unwrap_or(self.assistant_after_tool),
+            content_null: spec.content_null.unwrap_or(self.content_null),
+            thinking: spec.thinking.unwrap_or(self.thinking),
+            ..self
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -123,7 +105,13 @@ struct StreamOptions {
 #[derive(Serialize)]
 #[serde(tag = "type", content = "function", rename_all = "snake_case")]
 enum Tool<'a> {
-    Function { name: &'a str, description: &'a str, parameters: &'a Value },
+    Function {
+        name: &'a str,
+        description: &'a str,
+        parameters: &'a Value,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        strict: Option<bool>,
+    },
 }
 
 #[derive(Serialize)]
@@ -132,11 +120,14 @@ enum Message<'a> {
     System {
         content: &'a str,
     },
+    Developer {
+        content: &'a str,
+    },
     User {
         content: String,
     },
     Assistant {
-        content: Content<'a>,
+        content: Option<Content<'a>>,
         /// The fields with reasoning.
         #[serde(flatten)]
         reasoning: Extra,
@@ -145,6 +136,8 @@ enum Message<'a> {
     },
     Tool {
         tool_call_id: Cow<'a, str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<&'a str>,
         content: &'a str,
     },
 }
@@ -183,7 +176,7 @@ pub fn body(request: &ModelRequest, compat: Compat) -> Vec<u8> {
         stream_options: compat.stream_options.then_some(StreamOptions { include_usage: true }),
         max_tokens: limit(MaxTokensField::MaxTokens),
         max_completion_tokens: limit(MaxTokensField::MaxCompletionTokens),
-        tools: request.tools.iter().map(tool).collect(),
+        tools: request.tools.iter().map(|spec| tool(spec, compat.strict)).collect(),
         tool_choice: no_tools.then_some("none"),
         messages: messages(request, compat),
     };
@@ -191,30 +184,60 @@ pub fn body(request: &ModelRequest, compat: Compat) -> Vec<u8> {
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
-fn tool(ToolSpec { name, description, input_schema }: &ToolSpec) -> Tool<'_> {
-    Tool::Function { name, description, parameters: input_schema }
+fn tool(ToolSpec { name, description, input_schema }: &ToolSpec, strict: Option<bool>) -> Tool<'_> {
+    Tool::Function { name, description, parameters: input_schema, strict }
 }
 
 fn messages(request: &ModelRequest, compat: Compat) -> Vec<Message<'_>> {
-    let system = (!request.system.trim().is_empty()).then_some(Message::System { content: &request.system });
-    let rest = request.messages.iter().flat_map(|message| match message.role {
-        Role::User => user_messages(message, compat.id_form),
-        Role::Assistant => assistant_message(message, compat).into_iter().collect(),
-    });
-    system.into_iter().chain(rest).collect()
+    let content = &*request.system;
+    let system = match compat.instruction_role {
+        InstructionRole::System => Message::System { content },
+        InstructionRole::Developer => Message::Developer { content },
+    };
+    let names = if compat.tool_result_name { tool_names(request) } else { HashMap::new() };
+    let mut sent = Vec::from_iter((!content.trim().is_empty()).then_some(system));
+    for message in request.messages.iter() {
+        match message.role {
+            Role::User => add_user_messages(message, compat, &names, &mut sent),
+            Role::Assistant => sent.extend(assistant_message(message, compat)),
+        }
+    }
+    sent
 }
 
-/// The results of tools, each as its own message, then the texts as one.
-fn user_messages(message: &ChatMessage, ids: IdForm) -> Vec<Message<'_>> {
-    let results = message.content.iter().filter_map(|block| match block {
-        Block::ToolResult { tool_use_id, content, .. } => {
-            Some(Message::Tool { tool_call_id: ids.of(tool_use_id), content })
-        }
+/// Returns the tools of all calls, by the ids of the calls.
+fn tool_names(request: &ModelRequest) -> HashMap<&str, &str> {
+    let blocks = request.messages.iter().flat_map(|message| &message.content);
+    let calls = blocks.filter_map(|block| match block {
+        Block::ToolUse { id, name, .. } => Some((id.as_str(), name.as_str())),
         _ => None,
     });
+    calls.collect()
+}
+
+/// Adds the results of tools, each as its own message, then the texts as one.
+fn add_user_messages<'a>(
+    message: &'a ChatMessage,
+    compat: Compat,
+    names: &HashMap<&'a str, &'a str>,
+    sent: &mut Vec<Message<'a>>,
+) {
+    sent.extend(message.content.iter().filter_map(|block| match block {
+        Block::ToolResult { tool_use_id, content, .. } => {
+            let name = names.get(tool_use_id.as_str()).copied();
+            Some(Message::Tool { tool_call_id: compat.id_form.of(tool_use_id), name, content })
+        }
+        _ => None,
+    }));
     let text = joined_text(message);
-    let text = (!text.trim().is_empty()).then_some(Message::User { content: text });
-    results.chain(text).collect()
+    if text.trim().is_empty() {
+        return;
+    }
+    if compat.assistant_after_tool && matches!(sent.last(), Some(Message::Tool { .. })) {
+        let content = Some(Content::Text(BETWEEN.to_owned()));
+        sent.push(Message::Assistant { content, reasoning: Extra::new(), tool_calls: Vec::new() });
+    }
+    sent.push(Message::User { content: text });
 }
 
 fn assistant_message(message: &ChatMessage, compat: Compat) -> Option<Message<'_>> {
@@ -241,12 +264,13 @@ fn assistant_message(message: &ChatMessage, compat: Compat) -> Option<Message<'_
     }
     let mut parts: Vec<Cow<'_, Value>> = reasoning::parts_of(&message.content).map(Cow::Borrowed).collect();
     if parts.is_empty() {
-        return Some(Message::Assistant { content: Content::Text(text), reasoning, tool_calls });
+        let content = (!compat.content_null || !text.trim().is_empty()).then_some(Content::Text(text));
+        return Some(Message::Assistant { content, reasoning, tool_calls });
     }
     if !text.trim().is_empty() {
         parts.push(Cow::Owned(json!({"type": "text", "text": text})));
     }
-    Some(Message::Assistant { content: Content::Parts(parts), reasoning, tool_calls })
+    Some(Message::Assistant { content: Some(Content::Parts(parts)), reasoning, tool_calls })
 }
 
 fn joined_text(message: &ChatMessage) -> String {

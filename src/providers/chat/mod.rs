@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::exchange::{Api, Assembler};
+use crate::domain::model_spec::MaxTokensField;
 use crate::domain::team_spec::ApiKind;
 use crate::ports::ModelRequest;
 use assembly::ChatAssembler;
-pub use body::{Compat, IdForm, MaxTokensField};
+pub use body::Compat;
 
 // Public for fuzz targets only.
 #[doc(hidden)]
@@ -67,7 +68,7 @@ impl Api for ChatApi {
             compat.stream_options = false;
             return Some("compat = { stream_options = false }");
         }
-        if !refusal.contains(compat.max_tokens_field.name()) || self.has_other_limit.swap(true, Ordering::Relaxed) {
+        if !refusal.contains(compat.max_tokens_field.as_str()) || self.has_other_limit.swap(true, Ordering::Relaxed) {
             return None;
         }
         compat.max_tokens_field = compat.max_tokens_field.other();

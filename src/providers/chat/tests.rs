@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::ChatApi;
 use super::assembly::ChatAssembler;
-use super::body::{Compat, IdForm, MaxTokensField, body};
+use super::body::{Compat, body};
+use crate::domain::model_spec::{IdForm, MaxTokensField};
 use crate::domain::transcript::{Block, Origin, Role, Usage};
 use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::exchange::{Api, Assembler, ProtocolError};

@@ -21,7 +21,7 @@ pub const AUTH_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
 pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 
 /// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
-const VERSION: &str = "2023-06-01";
+pub const VERSION: &str = "2023-06-01";
 /// The smallest context window of all Claude models, in tokens (<https://platform.claude.com/docs/en/build-with-claude/context-windows>).
 const CLAUDE_WINDOW_TOKENS: u64 = 200_000;
 
@@ -36,7 +36,6 @@ pub const ANTHROPIC: Service = Service {
     needs_key: true,
     root: "/v1",
     adds_root: true,
-    headers: &[("anthropic-version", VERSION)],
     api: ApiKind::Messages,
     compat: Compat::DEFAULT,
     window_tokens: |model| model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS),
