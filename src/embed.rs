@@ -57,7 +57,7 @@ pub use confinement::{default_control_files, open_sandbox};
 pub use crate::domain::worktree_state::WorktreeState;
 pub use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 /// Creates the client of a member's model.
-pub use crate::team::supervisor::ModelConnector;
+pub use crate::team::model_connection::ModelConnector;
 
 /// The stores of teams and commands.
 pub static STORE: &StoreKind = &FILE;

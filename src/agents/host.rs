@@ -119,8 +119,8 @@ impl AgentServices {
 /// One member, as its agent sees it.
 pub struct AgentHost {
     pub(crate) spec: MemberSpec,
-    /// The account of its model or program.
-    pub(crate) account: Account,
+    /// The accounts of its models, or of its program. It has at least one.
+    pub(crate) accounts: Vec<Account>,
     pub(crate) services: Arc<AgentServices>,
     pub(crate) conversation: Conversation,
     pub(crate) progress: Arc<Progress>,
@@ -143,7 +143,7 @@ impl AgentHost {
     /// The transcript or the mailbox cannot be read or written.
     pub async fn resume(
         spec: MemberSpec,
-        account: Account,
+        accounts: Vec<Account>,
         services: Arc<AgentServices>,
         context: ToolContext,
         turn_control: Arc<TurnControl>,
@@ -158,7 +158,7 @@ impl AgentHost {
             PermissionRequests::new(spec.name.clone(), Arc::clone(&services), Arc::clone(&turn_control));
         let mut host = Self {
             spec,
-            account,
+            accounts,
             services,
             conversation,
             progress: Arc::clone(&turn_control.progress),
@@ -338,6 +338,16 @@ impl AgentHost {
             }
             () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => None,
         }
+    }
+
+    /// Returns the time at which one of its accounts can be used again; `None` if one can be used now.
+    pub(crate) async fn used_up_until(&self) -> Option<UnixMs> {
+        let mut ends = Vec::new();
+        for account in &self.accounts {
+            let quota = self.services.accounts.limit(account).await.filter(|limit| limit.is_quota)?;
+            ends.push(quota.until);
+        }
+        ends.into_iter().min()
     }
 
     /// Returns the task that it holds, with its cap as it is now: a person may change it at any time.

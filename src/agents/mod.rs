@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::domain::account::Account;
 use crate::domain::phase::{IllegalTransition, PhaseEvent};
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
@@ -79,15 +80,17 @@ pub enum AgentError {
 }
 
 /// The kind of a model failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFailureKind {
     /// It may end by itself.
     Temporary {
         /// The wait that the provider asked for.
         retry_after: Option<Duration>,
     },
-    /// The quota of its account is used up until this time. This is no outage.
+    /// The quota of this account is used up until this time. This is no outage.
     Quota {
+        /// The account.
+        account: Account,
         /// The end of the quota window.
         until: UnixMs,
     },

@@ -48,8 +48,11 @@ impl Cost {
         if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
             context.location.config()?.select(Some(&team))?;
         }
-        let (budgets, prices) = spec.map(|spec| (Budgets::of(&spec), spec.prices)).unwrap_or_default();
-        let view = CostView::of(&team, &totals, budgets, &prices);
+        let (budgets, prices) = spec.as_ref().map(|spec| (Budgets::of(spec), spec.prices.clone())).unwrap_or_default();
+        let mut view = CostView::of(&team, &totals, budgets, &prices);
+        if let Some(spec) = &spec {
+            view.mark_fallbacks(spec);
+        }
         context.output.answer(&view, || {
             let reset =
                 if self.reset { format!("the counters of {} are reset\n", one_line(&team)) } else { String::new() };

@@ -35,7 +35,7 @@ use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
-use crate::team::supervisor::{ModelConnector, check_model};
+use crate::team::model_connection::{ModelConnector, check_model};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 

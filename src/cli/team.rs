@@ -293,4 +293,5 @@ fn fill(member: &mut MemberView, report: &TeammateReport, is_running: bool, view
     member.subject = report.task.and_then(|task| view.tasks.get(&task)).map(|task| task.subject.clone());
     member.since = UnixMs::from_iso(&report.since);
     member.waiting_for.clone_from(&report.waiting_for);
+    member.fallback.clone_from(&report.fallback);
 }

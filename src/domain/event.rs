@@ -135,11 +135,11 @@ impl GoalCheck {
 
 /// The names of all event kinds, in the order of [`EventKind`].
 #[rustfmt::skip]
-pub const KINDS: [&str; 36] = [
+pub const KINDS: [&str; 37] = [
     "team_started", "team_stopped", "taken_up", "mode_changed", "session_started", "session_finished",
     "task_created", "task_claimed", "task_completed", "task_failed", "task_released", "task_reclaimed",
     "task_changed", "task_deleted", "task_spoiled", "teammate_spawned", "teammate_phase", "teammate_respawned",
-    "teammate_stopped", "stop_asked", "turn_started", "turn_finished", "model_retried", "said", "tool_started",
+    "teammate_stopped", "stop_asked", "turn_started", "turn_finished", "model_retried", "model_switched", "said", "tool_started",
     "tool_finished", "message_sent", "message_delivered", "request_answered", "compacted", "budget_low",
     "budget_spent", "warning", "note", "board", "team",
 ];
@@ -300,6 +300,15 @@ pub enum EventKind {
         reason: String,
         wait_ms: u64,
         retries: u32,
+    },
+    /// Another model answers from now on: a fallback for this reason, or without one the member's own model again.
+    ModelSwitched {
+        teammate: String,
+        task: Option<TaskId>,
+        from: String,
+        to: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     Said {
         teammate: String,

@@ -79,7 +79,7 @@ pub struct TaskClaimSnapshot {
 }
 
 /// Returns true if serialization can omit the value.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

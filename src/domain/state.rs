@@ -107,6 +107,9 @@ pub struct TeammateReport {
     pub cost_usd: f64,
     /// The reason why it waits; `None` while it works.
     pub waiting_for: Option<WaitingFor>,
+    /// The model that answers in place of its own one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
 }
 
 impl TeammateReport {
@@ -386,6 +389,7 @@ mod tests {
             tokens,
             cost_usd,
             waiting_for: None,
+            fallback: None,
         }
     }
 

@@ -56,6 +56,8 @@ struct ProgressState {
     tool_calls: u64,
     has_new_message: bool,
     program: AgentProgramStatus,
+    /// The model that answers in place of the member's own one.
+    fallback: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +77,7 @@ impl Default for Progress {
                 tool_calls: 0,
                 has_new_message: false,
                 program: AgentProgramStatus::default(),
+                fallback: None,
             }),
             claim: watch::Sender::default(),
         }
@@ -82,6 +85,16 @@ impl Default for Progress {
 }
 
 impl Progress {
+    /// Sets the model that answers in place of the member's own one; `None` if its own one answers.
+    pub fn set_fallback(&self, model: Option<Arc<str>>) {
+        self.state.lock().fallback = model;
+    }
+
+    /// Returns the model that answers in place of the member's own one.
+    pub fn fallback(&self) -> Option<Arc<str>> {
+        self.state.lock().fallback.clone()
+    }
+
     /// Records progress.
     pub fn record_activity(&self) {
         self.state.lock().last_progress = Instant::now();

@@ -145,6 +145,7 @@ mod tests {
             tokens: 0,
             cost_usd: 0.0,
             waiting_for: None,
+            fallback: None,
         }
     }
 

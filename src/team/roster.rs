@@ -1,7 +1,7 @@
 //! The roster at a launch and at a spawn: the teammates that the lead spawned, and the rows of members that are gone.
 
+use super::model_connection::{ModelConnector, check_model};
 use super::running_member::roster_row;
-use super::supervisor::{ModelConnector, check_model};
 use crate::agents::AgentServices;
 use crate::domain::budget::Budget;
 use crate::domain::name::Name;

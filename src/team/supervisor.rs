@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use super::handle::{LiveStatus, Reply};
 use super::heartbeat::WorkerReporter;
+use super::model_connection::{ModelConnector, account_of, check_model, model_chain};
 use super::roster;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::teammate::reclaim_order::ReclaimOrder;
@@ -19,16 +20,15 @@ use crate::agents::builtin::BuiltinAgent;
 use crate::agents::runbook::RunbookAgent;
 use crate::agents::turn_control::TurnControl;
 use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices, ExternalAgent};
-use crate::domain::account::{Account, AccountId};
+use crate::domain::account::Account;
 use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::RosterMember;
-use crate::domain::team_spec::{AgentKind, MEMBERS_MAX, MemberSpec, ModelSpec};
-use crate::ports::{ModelClient, ToolSpec};
+use crate::domain::team_spec::{AgentKind, MEMBERS_MAX, MemberSpec};
+use crate::ports::ToolSpec;
 use crate::run::progress::Progress;
-use crate::sandbox::environment::passed_variables;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::attempt_quota::AttemptQuota;
 use crate::service::command::CommandRegistry;
@@ -42,8 +42,6 @@ const SPAWN_PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// The wait before the first restart; each further wait is twice as long.
 const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 
-/// Creates the client of a member's model.
-pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
 /// Creates a member's tools.
 pub type ToolFactory = Arc<dyn Fn(&ToolUser<'_>) -> Vec<Arc<dyn Tool>> + Send + Sync>;
 
@@ -53,37 +51,7 @@ type MakeBackend = Box<dyn FnOnce(&AgentHost) -> Box<dyn AgentBackend> + Send>;
 /// The agent of a member before its host is ready.
 struct PreparedAgent {
     make_backend: MakeBackend,
-    account: Account,
-}
-
-/// Returns the account of a member with these settings. `server` is the account that its model's client reports.
-fn account_of(spec: &ModelSpec, server: Option<AccountId>) -> Account {
-    let name = spec.account();
-    let (id, is_shared) = match (spec.agent, server) {
-        (AgentKind::Builtin, Some(id)) => (id, true),
-        // The program has its own login, unless a variable names another one.
-        (AgentKind::Program(_), _) => {
-            let passed = passed_variables(&spec.pass_env);
-            let parts = passed.iter().flat_map(|(variable, value)| [variable.as_bytes(), value.as_bytes()]);
-            (AccountId::of(&std::iter::once(name.as_bytes()).chain(parts).collect::<Vec<_>>()), true)
-        }
-        _ => (AccountId::of(&[name.as_bytes()]), false),
-    };
-    Account { id, name: name.into(), is_shared }
-}
-
-/// Checks that a member can be started with this model.
-///
-/// # Errors
-/// A text that names the wrong setting.
-pub fn check_model(spec: &ModelSpec, connect: &ModelConnector) -> Result<(), String> {
-    match spec.agent {
-        AgentKind::Builtin => connect(spec).map(drop),
-        AgentKind::Runbook if spec.base_url.is_some() => {
-            Err(format!("the provider `{}` uses no server: remove `base_url`", spec.provider))
-        }
-        AgentKind::Runbook | AgentKind::Program(_) => Ok(()),
-    }
+    accounts: Vec<Account>,
 }
 
 /// The end of a member.
@@ -190,18 +158,18 @@ impl Supervisor {
     /// Returns what builds the member's agent once its host is ready.
     fn prepare_agent(&mut self, spec: &MemberSpec) -> Result<PreparedAgent, String> {
         let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &self.services.spec, member: spec });
-        let mut server = None;
+        let mut accounts = vec![account_of(&spec.model, None)];
         let make_backend: MakeBackend = match spec.model.agent {
             AgentKind::Builtin => {
-                let model = (self.spawn_context.connect)(&spec.model)?;
-                server = model.account();
+                let model = model_chain(&spec.model, &self.spawn_context.connect)?;
+                accounts = model.accounts();
                 let tool_specs = self.specs_of(&tools);
                 Box::new(move |host| Box::new(BuiltinAgent::new(model, tools, tool_specs, host)))
             }
             AgentKind::Runbook => Box::new(|_| Box::new(RunbookAgent::default())),
             AgentKind::Program(program) => Box::new(move |host| Box::new(ExternalAgent::new(program, tools, host))),
         };
-        Ok(PreparedAgent { make_backend, account: account_of(&spec.model, server) })
+        Ok(PreparedAgent { make_backend, accounts })
     }
 
     fn start(
@@ -228,7 +196,7 @@ impl Supervisor {
         let span = tracing::info_span!("teammate", name = %spec.name);
         let run = async move {
             tokio::time::sleep(wait).await;
-            let host = AgentHost::resume(spec, agent.account, services, context, turn_control).await?;
+            let host = AgentHost::resume(spec, agent.accounts, services, context, turn_control).await?;
             let backend = (agent.make_backend)(&host);
             Teammate::new(host, backend, commands, status, work_gates, reclaim_order).run().await
         };

@@ -9,8 +9,9 @@ use super::style::{BAD, BOLD, DIM, PLAIN, paint};
 use super::table::{Cell, Table};
 use super::text::{count, one_line, wrap};
 use crate::domain::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
+use crate::domain::snapshot::is_default;
 use crate::domain::task::TaskId;
-use crate::domain::team_spec::TeamSpec;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 
 /// The usage of a team.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,6 +42,9 @@ pub struct AccountView {
     pub spend: Spend,
     /// The cost in US dollars; `None` if neither a bill nor the price is known.
     pub usd: Option<f64>,
+    /// True if the model answered in place of the member's own one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub is_fallback: bool,
 }
 
 /// The budget of a member, and its usage.
@@ -93,6 +97,7 @@ impl CostView {
                 model: account.model.clone(),
                 spend: Spend::default(),
                 usd: usd.map(|_| 0.0),
+                is_fallback: false,
             });
             view.spend.add(*spend);
             view.usd = view.usd.zip(usd).map(|(sum, usd)| sum + usd);
@@ -116,6 +121,17 @@ impl CostView {
             budget: budgets.team,
             open_requests: totals.open_requests(team),
             unpriced,
+        }
+    }
+
+    /// Marks the usage of models that this team has as fallbacks of the member.
+    pub fn mark_fallbacks(&mut self, team: &TeamSpec) {
+        for account in &mut self.accounts {
+            let member =
+                std::iter::once(&team.lead).chain(&team.members).find(|one| one.name.is_same(&account.teammate));
+            let Some(MemberSpec { model, .. }) = member else { continue };
+            account.is_fallback = model.usage_name() != account.model
+                && model.fallback.iter().any(|fallback| fallback.usage_name() == account.model);
         }
     }
 
@@ -148,6 +164,11 @@ pub fn render(view: &CostView, columns: usize) -> String {
     }
     if view.usd > 0.0 && !view.unpriced.is_empty() {
         notes.push(format!("No price in the config for: {}.", view.unpriced.join(", ")));
+    }
+    for account in view.accounts.iter().filter(|account| account.is_fallback) {
+        let requests = count(usize::try_from(account.spend.requests).unwrap_or(usize::MAX), "request");
+        let (teammate, model) = (&account.teammate, &account.model);
+        notes.push(format!("{model} is a fallback of {teammate}: {requests} while its own model gave no answer."));
     }
     for note in notes {
         let _ = writeln!(out, "{}", paint(DIM, &wrap(&one_line(&note), columns, 0)));

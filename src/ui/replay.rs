@@ -72,6 +72,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
         cost_usd: row.cost_usd,
         budget: Budget::default(),
         waiting_for: row.waiting_for.as_deref().map(WaitingFor::from_file_text),
+        fallback: None,
     };
     TeamView {
         team: name.to_owned(),

@@ -123,6 +123,9 @@ pub struct MemberView {
     #[serde(skip_serializing_if = "is_unlimited")]
     pub budget: Budget,
     pub waiting_for: Option<WaitingFor>,
+    /// The model that answers in place of its own one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
 }
 
 fn is_unlimited(budget: &Budget) -> bool {
@@ -187,13 +190,12 @@ pub fn members(view: &TeamView, now: UnixMs) -> Table {
         .flexible(&["NAME", "ROLE", "TASK", "WAITS FOR"])
         .optional(&["ROLE", "SINCE", "TOKENS", "COST"]);
     for member in view.rows() {
-        let status = VisibleStatus::of(member);
         let subject = member.subject.as_deref().unwrap_or_default();
         let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
         table.row(vec![
             Cell::new(&member.name, BOLD),
             Cell::new(&member.role, PLAIN),
-            Cell::new(status.word(), status.style()),
+            status_cell(member),
             Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
             Cell::new(&task, PLAIN),
             Cell::new(&member.tokens_text(), PLAIN),
@@ -202,6 +204,15 @@ pub fn members(view: &TeamView, now: UnixMs) -> Table {
         ]);
     }
     table
+}
+
+/// The status of a member, with the model that answers in place of its own one.
+fn status_cell(member: &MemberView) -> Cell {
+    let status = VisibleStatus::of(member);
+    match &member.fallback {
+        Some(model) => Cell::new(&format!("{}, fallback {model}", status.word()), WARN),
+        None => Cell::new(status.word(), status.style()),
+    }
 }
 
 #[cfg(test)]
@@ -227,6 +238,7 @@ mod tests {
             role: "tester".into(),
             phase: ReportedPhase::Idle,
             waiting_for: Some(WaitingFor::MailOrTask),
+            fallback: Some("m-2".into()),
             ..MemberView::default()
         };
         let view = TeamView {

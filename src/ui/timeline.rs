@@ -301,6 +301,12 @@ impl Timeline {
                 let wait = duration(Duration::from_millis(*wait_ms));
                 line(teammate, format!("model failed, retry {retries} in {wait}: {reason}"), WARN)
             }
+            EventKind::ModelSwitched { teammate, from, to, reason: Some(reason), .. } => {
+                line(teammate, format!("{to} answers until the end of the task, in place of {from}: {reason}"), WARN)
+            }
+            EventKind::ModelSwitched { teammate, from, to, reason: None, .. } => {
+                line(teammate, format!("{to} answers again, after {from}"), DIM)
+            }
             EventKind::Said { teammate, text, .. } => said(teammate, text.trim())?,
             EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => return None,
             EventKind::ToolStarted { teammate, tool, about, .. } => line(teammate, format!("{tool}  {about}"), DIM),
@@ -556,6 +562,20 @@ mod tests {
                 reason: Some("exit status 1: docs/z.txt: Read-only file system".into()),
             },
             EventKind::ModelRetried { teammate: alice.clone(), reason: "429".into(), wait_ms: 2_000, retries: 1 },
+            EventKind::ModelSwitched {
+                teammate: alice.clone(),
+                task: None,
+                from: "m-1 of openai".into(),
+                to: "m-2 of ollama".into(),
+                reason: Some("429".into()),
+            },
+            EventKind::ModelSwitched {
+                teammate: alice.clone(),
+                task: None,
+                from: "m-2 of ollama".into(),
+                to: "m-1 of openai".into(),
+                reason: None,
+            },
             EventKind::TaskChanged { task: TaskId(14), status: "pending".into(), by: "human".into() },
             EventKind::TaskChanged { task: TaskId(12), status: "pending".into(), by: "human".into() },
             EventKind::Warning { about: "disk".into(), text: "nearly full".into() },

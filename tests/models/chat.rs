@@ -62,7 +62,7 @@ fn chat_events(parts: &[Part]) -> String {
 }
 
 /// A streamed answer with these parts.
-fn chat_answer(parts: &[Part]) -> Reply {
+pub fn chat_answer(parts: &[Part]) -> Reply {
     streamed(&chat_events(parts), 64)
 }
 

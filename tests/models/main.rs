@@ -9,6 +9,7 @@ mod failures;
 mod first_use;
 mod outages;
 mod responses;
+mod settings;
 
 mod team;
 #[path = "../testkit/mod.rs"]

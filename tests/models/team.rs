@@ -31,7 +31,7 @@ pub async fn run(workspace: &TestWorkspace, arguments: &[&str], variables: &[(&s
     tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
 }
 
-fn logged(workspace: &TestWorkspace, kind: &str) -> Vec<Value> {
+pub fn logged(workspace: &TestWorkspace, kind: &str) -> Vec<Value> {
     workspace.events().into_iter().filter(|event| event["kind"] == kind).collect()
 }
 

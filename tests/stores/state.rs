@@ -36,6 +36,7 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
         tokens,
         cost_usd: 0.1,
         waiting_for: None,
+        fallback: None,
     };
     let teammates = Arc::new(BTreeMap::from([("alice".to_owned(), Arc::new(teammate))]));
     StateUpdate {

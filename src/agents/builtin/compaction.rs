@@ -32,7 +32,13 @@ impl Turn<'_> {
             Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
                 self.host.conversation.tail_text(None, SUMMARY_FALLBACK_BYTES)
             }
-            Err(failure) => return Ok(Some(outcome_of(failure, self.host.services.clock.now()))),
+            Err(failure) => {
+                return Ok(Some(outcome_of(
+                    failure,
+                    &self.agent.model.current().account,
+                    self.host.services.clock.now(),
+                )));
+            }
         };
         let todo_list = self.host.context.caller.todos.lock().clone();
         let covers = self.host.conversation.compact(summary, todo_list).await?;

@@ -13,15 +13,14 @@ const ANSWER_DIVISOR: u64 = 4;
 impl Turn<'_> {
     /// Returns the model's context window in tokens: from the model's own error, the config or the provider, in this order.
     fn window_tokens(&self) -> u64 {
-        let configured =
-            || self.host.spec.model.context_window_tokens.or_else(|| self.agent.model.context_window_tokens());
-        self.agent.reported_window.or_else(configured).unwrap_or(WINDOW_DEFAULT_TOKENS)
+        self.agent.model.window_tokens().unwrap_or(WINDOW_DEFAULT_TOKENS)
     }
 
     /// Returns the limit of an answer in tokens.
     pub(super) fn output_tokens_max(&self) -> u32 {
         let share = u32::try_from(self.window_tokens() / ANSWER_DIVISOR).unwrap_or(u32::MAX);
-        self.host.services.spec.limits.model.output_tokens_max.min(share).max(1)
+        let limit = self.agent.model.spec().output_tokens_max;
+        limit.unwrap_or(self.host.services.spec.limits.model.output_tokens_max).min(share).max(1)
     }
 
     /// Returns the size of the context, in tokens, at which it is compacted.
@@ -43,10 +42,12 @@ impl Turn<'_> {
         let size = conversation.size();
         let fixed_bytes = self.agent.prefix.bytes + conversation.start_bytes() as u64;
         let estimate = size.estimate(fixed_bytes, None);
-        if self.agent.model.account().is_none() || estimate < self.compact_at_tokens() / ESTIMATE_ERROR_MAX {
+        if self.agent.model.current().client.account().is_none()
+            || estimate < self.compact_at_tokens() / ESTIMATE_ERROR_MAX
+        {
             return estimate;
         }
-        let tokenizer = Tokenizer::of(&self.host.spec.model);
+        let tokenizer = Tokenizer::of(self.agent.model.spec());
         if size.has_ratio() && !tokenizer.is_own {
             return estimate;
         }
@@ -56,7 +57,7 @@ impl Turn<'_> {
 
     /// Starts to count the texts of a request by the model's own tokenizer, if the team has a budget that needs exact reservations.
     pub(super) fn own_tokens(&self) -> Option<TokenCounter> {
-        let tokenizer = Tokenizer::of(&self.host.spec.model);
+        let tokenizer = Tokenizer::of(self.agent.model.spec());
         if self.host.services.spec.budget.is_set() && tokenizer.is_own { tokenizer.counter() } else { None }
     }
 }

@@ -7,9 +7,10 @@ use async_trait::async_trait;
 
 use super::host::AgentHost;
 use super::{AgentBackend, AgentError, TurnOutcome, identity};
-use crate::ports::{ModelClient, ToolSpec};
+use crate::ports::ToolSpec;
 use crate::tools::Tool;
 use known_files::KnownFiles;
+use model_chain::ModelChain;
 use repetition::Repetition;
 use request_prefix::RequestPrefix;
 use todo_reminder::TodoReminder;
@@ -18,6 +19,7 @@ mod ask;
 mod compaction;
 mod context_window;
 mod known_files;
+pub mod model_chain;
 mod repetition;
 mod request_prefix;
 mod response_listener;
@@ -28,12 +30,10 @@ mod turn;
 
 /// A model and its tools.
 pub struct BuiltinAgent {
-    model: Arc<dyn ModelClient>,
+    model: ModelChain,
     prefix: RequestPrefix,
     /// The beginning of the requests of its sub-agents, if it has the tool `ask`.
     ask_prefix: Option<RequestPrefix>,
-    /// The context window that an error of the provider reported, if one did.
-    reported_window: Option<u64>,
     compactions_in_a_row: u32,
     /// Consecutive answers that the length limit cut off.
     truncated_in_a_row: u32,
@@ -48,20 +48,15 @@ pub struct BuiltinAgent {
 
 impl BuiltinAgent {
     /// Creates the agent of this member. `tool_specs` describes `tools`, in the same order.
-    pub fn new(
-        model: Arc<dyn ModelClient>,
-        tools: Vec<Arc<dyn Tool>>,
-        tool_specs: Arc<[ToolSpec]>,
-        host: &AgentHost,
-    ) -> Self {
+    pub fn new(model: ModelChain, tools: Vec<Arc<dyn Tool>>, tool_specs: Arc<[ToolSpec]>, host: &AgentHost) -> Self {
         let prefix =
             RequestPrefix::new(identity::system_prompt(host, &host.services.spec.prompts.teammate), tools, tool_specs);
+        host.progress.set_fallback(None);
         let ask_prefix = prefix.has_tool(ask::ASK_TOOL).then(|| ask::prefix(&prefix, host));
         Self {
             model,
             prefix,
             ask_prefix,
-            reported_window: None,
             compactions_in_a_row: 0,
             truncated_in_a_row: 0,
             todo_reminder: TodoReminder::default(),

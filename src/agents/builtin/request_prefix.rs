@@ -27,6 +27,7 @@ pub(super) struct RequestPrefix {
 
 /// A request, and the input tokens that its server reported.
 struct ReportedRequest {
+    /// The model: another one counts in other tokens.
     model: Arc<str>,
     messages: Arc<[Arc<ChatMessage>]>,
     input_tokens: u64,

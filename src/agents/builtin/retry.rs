@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Turn;
+use super::model_chain::ChainedModel;
 use super::response_listener::ResponseListener;
 use crate::agents::turn_control::StopLevel;
 use crate::domain::prompt::text_bytes;
@@ -44,22 +45,27 @@ pub enum RequestFailure {
 }
 
 impl Turn<'_> {
-    /// Sends `request`, which can use at most `most`. Repeats it after temporary errors, up to the team's limit. Each request
+    /// Sends `request` to `model`. It can use at most `most`. Repeats it after temporary errors, up to the team's limit. Each request
     /// reserves budget.
     ///
     /// # Errors
     /// [`RequestFailure`]: there is no answer.
-    pub(super) async fn request(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
+    pub(super) async fn request(
+        &self,
+        model: &ChainedModel,
+        request: &ModelRequest,
+        most: Usage,
+    ) -> Result<ModelResponse, RequestFailure> {
         let limits = &self.host.services.spec.limits;
         let outage_limit = limits.model.outage_limit();
         let started = Instant::now();
         let mut retries = 0;
         let mut last_error = None;
         loop {
-            let outcome = match self.reserve(request, most, retries, last_error.take()).await {
+            let outcome = match self.reserve(model, request, most, retries, last_error.take()).await {
                 Ok((admission, reservation)) => {
-                    let outcome = self.request_once(request, &reservation, &admission).await;
-                    self.record_limit(outcome, &admission).await
+                    let outcome = self.request_once(model, request, &reservation, &admission).await;
+                    self.record_limit(model, outcome, &admission).await
                 }
                 Err(failure) => Err(failure),
             };
@@ -90,17 +96,25 @@ impl Turn<'_> {
         }
     }
 
-    /// Records a limit of the account for all its members. The error then has the wait until its end.
+    /// Records a limit of the model's account for all its members. The error then has the wait until its end.
     async fn record_limit(
         &self,
+        model: &ChainedModel,
         outcome: Result<ModelResponse, RequestFailure>,
         admission: &Admission,
     ) -> Result<ModelResponse, RequestFailure> {
         match outcome {
-            Err(RequestFailure::Model(ModelError::Limited { message, wait, is_quota })) => {
+            Err(RequestFailure::Model(error)) => {
                 let services = &self.host.services;
-                let refusal = Refusal { wait, is_quota };
-                let limit = services.accounts.record_refusal(&self.host.account, refusal, admission).await;
+                let (message, refusal) = match error {
+                    ModelError::Limited { message, wait, is_quota } => (message, Refusal { wait, is_quota }),
+                    // A provider that asks for a long wait has a quota.
+                    ModelError::Temporary { message, retry_after } if retry_after > Some(WAIT_IN_TURN_MAX) => {
+                        (message, Refusal { wait: retry_after, is_quota: true })
+                    }
+                    error => return Err(RequestFailure::Model(error)),
+                };
+                let limit = services.accounts.record_refusal(&model.account, refusal, admission).await;
                 let wait = Some(limit.until.since(services.clock.now()));
                 Err(RequestFailure::Model(ModelError::Limited { message, wait, is_quota: limit.is_quota }))
             }
@@ -111,6 +125,7 @@ impl Turn<'_> {
     /// Waits until the account may send the request, after this number of retries because of `last_error`.
     async fn admit(
         &self,
+        model: &ChainedModel,
         request: &ModelRequest,
         retries: u32,
         last_error: Option<ModelError>,
@@ -119,10 +134,10 @@ impl Turn<'_> {
         let stall_timeout = services.spec.limits.stall_timeout;
         let now = services.clock.now();
         let chance = random_fraction(retries, &request.teammate, now);
-        let admission = services.accounts.admit(&self.host.account, chance);
+        let admission = services.accounts.admit(&model.account, chance);
         tokio::pin!(admission);
         let message = last_error.as_ref().map_or_else(|| LIMITED.to_owned(), ModelError::to_string);
-        let limit = services.accounts.limit(&self.host.account).await;
+        let limit = services.accounts.limit(&model.account).await;
         let wait = limit.map(|limit| limit.until.since(now));
         let _waiting = wait.map(|wait| self.start_wait(wait, true, retries, &message));
         let outcome = loop {
@@ -160,13 +175,14 @@ impl Turn<'_> {
     /// Waits until the account and the budget allow the request.
     async fn reserve(
         &self,
+        model: &ChainedModel,
         request: &ModelRequest,
         most: Usage,
         retries: u32,
         last_error: Option<ModelError>,
     ) -> Result<(Admission, Reservation), RequestFailure> {
         loop {
-            let admission = self.admit(request, retries, last_error.clone()).await?;
+            let admission = self.admit(model, request, retries, last_error.clone()).await?;
             let reservation = match self.host.reserve_budget(&request.model, most).await {
                 Some(Ok(reservation)) => reservation,
                 Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent.into())),
@@ -177,7 +193,7 @@ impl Turn<'_> {
                 None => return Err(RequestFailure::Aborted),
             };
             // A request of the account can have been refused while this one waited for the budget.
-            if self.host.services.accounts.known_limit(&self.host.account).is_none() {
+            if self.host.services.accounts.known_limit(&model.account).is_none() {
                 return Ok((admission, reservation));
             }
             reservation.mark_declined();
@@ -186,6 +202,7 @@ impl Turn<'_> {
 
     async fn request_once(
         &self,
+        model: &ChainedModel,
         request: &ModelRequest,
         reservation: &Reservation,
         admission: &Admission,
@@ -202,14 +219,14 @@ impl Turn<'_> {
             output: output_stream,
             reservation,
             admission,
-            has_server: self.agent.model.has_server(),
+            has_server: model.client.has_server(),
             has_received: false.into(),
         };
         listener.publish(StreamEvent::Started);
         let outcome = tokio::select! {
             biased;
             () = self.host.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
-            outcome = self.agent.model.request(request.clone(), &listener) => outcome,
+            outcome = model.client.request(request.clone(), &listener) => outcome,
             () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
         let outcome = outcome.map(|response| {
@@ -263,7 +280,7 @@ impl RetryWait {
     fn after(error: &ModelError, retries: u32, chance: f64) -> Self {
         let (requested, is_of_account, is_quota) = match error {
             ModelError::Limited { wait, is_quota, .. } => (*wait, true, *is_quota),
-            ModelError::Temporary { retry_after, .. } => (*retry_after, false, *retry_after > Some(WAIT_IN_TURN_MAX)),
+            ModelError::Temporary { retry_after, .. } => (*retry_after, false, false),
             _ => (None, false, false),
         };
         let time = match requested {

@@ -12,14 +12,15 @@ use super::request_prefix::RequestPrefix;
 use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
+use crate::domain::account::Account;
 use crate::domain::event::REPORT_TOOL;
 use crate::domain::evidence::Evidence;
 use crate::domain::phase::PhaseEvent;
+use crate::domain::team_spec::ModelSpec;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
-use crate::run::accounts::WAIT_IN_TURN_MAX;
 
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
@@ -31,6 +32,7 @@ const TEXT_CALL: &str = "That was text, so nothing was called and nothing has ha
 impl Turn<'_> {
     /// Runs one turn: asks the model and runs the tools that it calls.
     pub(super) async fn run(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
+        self.end_fallback_of_other_task();
         if self.must_compact()
             && let Some(outcome) = self.compact().await?
         {
@@ -43,10 +45,12 @@ impl Turn<'_> {
                 self.handle_response(response).await
             }
             Err(RequestFailure::Model(ModelError::ContextTooLong { message, window_tokens })) => {
-                self.agent.reported_window = window_tokens.or(self.agent.reported_window);
+                self.agent.model.set_reported_window(window_tokens);
                 self.repair_context(message).await
             }
-            Err(failure) => Ok(vec![outcome_of(failure, self.host.services.clock.now())]),
+            Err(failure) => {
+                Ok(vec![outcome_of(failure, &self.agent.model.current().account, self.host.services.clock.now())])
+            }
         }
     }
 
@@ -88,9 +92,27 @@ impl Turn<'_> {
         messages: Arc<[Arc<ChatMessage>]>,
         purpose: RequestPurpose,
     ) -> Result<ModelResponse, RequestFailure> {
+        loop {
+            self.skip_used_up_models().await;
+            let index = self.agent.model.index();
+            match self.send_to_model(prefix, Arc::clone(&messages), purpose).await {
+                Err(RequestFailure::Model(error)) if self.use_fallback(index, &error) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Sends a request to the model that answers now.
+    async fn send_to_model(
+        &self,
+        prefix: &RequestPrefix,
+        messages: Arc<[Arc<ChatMessage>]>,
+        purpose: RequestPurpose,
+    ) -> Result<ModelResponse, RequestFailure> {
+        let model = self.agent.model.current();
         let request = ModelRequest {
             teammate: self.host.name().into(),
-            model: self.host.spec.model.model.as_str().into(),
+            model: model.spec.model.as_str().into(),
             system: Arc::clone(&prefix.system_prompt),
             messages,
             tools: Arc::clone(&prefix.tool_specs),
@@ -102,11 +124,11 @@ impl Turn<'_> {
         self.host.record_request_start();
         let started = Instant::now();
         let most = Usage {
-            input_tokens: prefix.input_tokens_max(&request, self.own_tokens().as_ref()),
+            input_tokens: prefix.input_tokens_max(&request, self.own_tokens().as_ref()) + extra_body_bytes(&model.spec),
             output_tokens: u64::from(request.output_tokens_max),
             ..Usage::default()
         };
-        let response = self.request(&request, most).await?;
+        let response = self.request(model, &request, most).await?;
         if let Some(usage) = response.usage {
             prefix.record_usage(&request, usage);
         }
@@ -173,6 +195,9 @@ impl Turn<'_> {
             let continues = continues && !is_over && !has_reported && !self.repeats_itself();
             outcomes.push(TurnOutcome::Event(if continues { PhaseEvent::TurnEnded } else { PhaseEvent::WorkEnded }));
         }
+        if outcomes.contains(&TurnOutcome::Event(PhaseEvent::WorkEnded)) {
+            self.end_fallback();
+        }
         Ok(outcomes)
     }
 
@@ -224,6 +249,11 @@ impl Turn<'_> {
     }
 }
 
+/// Returns the most tokens that `extra_body` can add to a request.
+fn extra_body_bytes(model: &ModelSpec) -> u64 {
+    model.extra_body.iter().map(|(key, value)| (key.len() + value.to_string().len()) as u64).sum()
+}
+
 fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
     let mut signatures = Vec::new();
     for tool in tools {
@@ -233,18 +263,15 @@ fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
     signatures
 }
 
-/// Returns the outcome of a turn without an answer. A provider that asks for a long wait has a quota.
-pub(super) fn outcome_of(failure: RequestFailure, now: UnixMs) -> TurnOutcome {
+/// Returns the outcome of a turn without an answer from the model with this account.
+pub(super) fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs) -> TurnOutcome {
     match failure {
         RequestFailure::Aborted => TurnOutcome::Aborted,
         RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(*spent),
         RequestFailure::Model(error) => {
             let kind = match &error {
-                ModelError::Temporary { retry_after: Some(wait), .. } if *wait > WAIT_IN_TURN_MAX => {
-                    ModelFailureKind::Quota { until: now.plus(*wait) }
-                }
-                ModelError::Limited { wait, is_quota, .. } if *is_quota => {
-                    ModelFailureKind::Quota { until: now.plus(wait.unwrap_or_default()) }
+                ModelError::Limited { wait, is_quota: true, .. } => {
+                    ModelFailureKind::Quota { account: account.clone(), until: now.plus(wait.unwrap_or_default()) }
                 }
                 ModelError::Limited { wait: retry_after, .. } | ModelError::Temporary { retry_after, .. } => {
                     ModelFailureKind::Temporary { retry_after: *retry_after }

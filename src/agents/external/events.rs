@@ -456,7 +456,7 @@ impl AgentState {
             AgentFailure::WrongSetting(reason) => (reason, ModelFailureKind::WrongSetting),
             AgentFailure::Permanent(reason) => (reason, ModelFailureKind::Permanent),
             AgentFailure::Quota { reason, until } if until > host.services.clock.now() => {
-                (reason, ModelFailureKind::Quota { until })
+                (reason, ModelFailureKind::Quota { account: host.accounts[0].clone(), until })
             }
             AgentFailure::Temporary(reason) | AgentFailure::Quota { reason, .. } => {
                 (reason, ModelFailureKind::Temporary { retry_after: None })

@@ -91,6 +91,7 @@ impl Lead {
             tokens: used.tokens,
             cost_usd: used.reported_usd(),
             waiting_for,
+            fallback: member.progress.fallback().map(|model| model.to_string()),
         }
     }
 

@@ -29,19 +29,22 @@ impl Teammate {
             return PhaseEvent::AttemptFailed;
         }
         let services = Arc::clone(&self.host.services);
+        let outage_max = services.spec.limits.model.outage_limit();
         let is_first = match kind {
             ModelFailureKind::Temporary { retry_after } => {
-                let outage_max = services.spec.limits.model.outage_limit();
                 let now = services.clock.now();
                 let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
                 services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
                 is_first
             }
-            ModelFailureKind::Quota { until } => {
-                let account = &self.host.account;
+            ModelFailureKind::Quota { account, until } => {
                 let now = services.clock.now();
-                let (limit, is_first) = services.accounts.record_quota(account, until).await;
-                self.back_off.begin_quota_wait(limit.until, now);
+                let (limit, is_first) = services.accounts.record_quota(&account, until).await;
+                match self.host.used_up_until().await {
+                    Some(until) => self.back_off.begin_quota_wait(until, now),
+                    // Another one of its models may answer earlier.
+                    None => _ = self.back_off.record_model_failure(reason, None, outage_max, now),
+                }
                 let until = limit.until.to_clock_or_date(now);
                 let warning = format!("{} has used up its quota until {until}: {reason}", account.name);
                 services.events.warn_once("quota", &warning);
@@ -150,14 +153,13 @@ impl Teammate {
         if is_unused && may_answer && self.back_off.take_due_prompt() { vec![PhaseEvent::Mail] } else { events }
     }
 
-    /// Begins to wait if the quota of its account is used up.
+    /// Begins to wait if the quotas of all its accounts are used up.
     pub(super) async fn wait_for_quota(&mut self) {
         if !self.back_off.can_work() {
             return;
         }
-        let limit = self.host.services.accounts.limit(&self.host.account).await;
-        if let Some(quota) = limit.filter(|limit| limit.is_quota) {
-            self.back_off.begin_quota_wait(quota.until, self.host.services.clock.now());
+        if let Some(until) = self.host.used_up_until().await {
+            self.back_off.begin_quota_wait(until, self.host.services.clock.now());
             self.report();
         }
     }
