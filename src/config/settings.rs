@@ -185,7 +185,7 @@ const DENY: Setting = setting("deny", ValueKind::Words, Effect::Runs, "Calls tha
 #[rustfmt::skip]
 const PROGRAM_COMMAND: Setting = setting("command", ValueKind::Command, Effect::Runs, "The command that starts the agent's program, for `claude-code`. Default: `claude`; for members the lead's.");
 #[rustfmt::skip]
-const PASS_ENV: Setting = setting("pass_env", ValueKind::Words, Effect::HandsOver, "The environment variables that the agent's program gets although commands do not, such as [\"ANTHROPIC_API_KEY\"], for `claude-code`. Default: none; for members the lead's.");
+const PASS_ENV: Setting = setting("pass_env", ValueKind::Words, Effect::HandsOver, "The environment variables that the agent's program or `key_command` gets although commands do not, such as [\"ANTHROPIC_API_KEY\"]. Default: none; for members the lead's.");
 #[rustfmt::skip]
 const PROVIDER: Setting = setting("provider", ValueKind::Provider, Effect::Sends, "The provider of the model. Default for members: the lead's.");
 #[rustfmt::skip]
@@ -225,7 +225,7 @@ pub const OF_MODEL: [&str; 6] =
 pub const MODEL_SETTINGS: &[Setting] = &[
     setting("provider", ValueKind::Provider, Effect::Sends, "The provider of the model."),
     setting("model", ValueKind::Text, Effect::Sends, "The model's name at the provider. Default: the NAME of [models.NAME]."),
-    BASE_URL, API, COMPAT, HEADERS, KEY_COMMAND,
+    BASE_URL, API, COMPAT, HEADERS, KEY_COMMAND, PASS_ENV,
     CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
 ];
 

@@ -221,6 +221,29 @@ impl ModelSpec {
         Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
     }
 
+    /// Returns the spec of this model at the same server. Settings that hold only for one model are kept only for the same one.
+    #[must_use]
+    pub fn with_model(self, model: &str) -> Self {
+        if self.model == model {
+            return self;
+        }
+        let Self { agent, provider, base_url, api, compat, headers, key_command, command, pass_env, .. } = self;
+        let model = model.to_owned();
+        Self {
+            agent,
+            provider,
+            model,
+            base_url,
+            api,
+            compat,
+            headers,
+            key_command,
+            command,
+            pass_env,
+            ..Self::default()
+        }
+    }
+
     /// Creates the spec of a member without a model.
     pub fn runbook() -> Self {
         Self { agent: AgentKind::Runbook, ..Self::new("runbook", "") }

@@ -38,7 +38,7 @@ pub async fn restore_members(
         } else {
             ModelSpec::new(provider, model)
         };
-        let model = ModelSpec { model: model.clone(), ..base };
+        let model = base.with_model(model);
         let member = MemberSpec { model, ..spawned_member(name, &row.role, prompt, &spec.lead) };
         if let Err(reason) = check_model(&member.model, connect) {
             warnings.push(format!("cannot use the model of {}: {reason}", member.name));

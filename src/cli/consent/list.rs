@@ -272,8 +272,10 @@ fn value_line(spec: &TeamSpec, value: &EffectiveValue) -> Line {
     if !value.members.is_empty() {
         text += &format!(" ({})", value.members.join(", "));
     }
-    match value.key.as_str() {
+    let key = value.key.rsplit('.').next().unwrap_or_default();
+    match key {
         "base_url" => Line::new(value.effect, &(text + ", which gets the provider's key"), b""),
+        "key_command" => Line::new(value.effect, &(text + ", which prints the provider's key"), b""),
         "prompt" => {
             let prompt = of_members(spec, value).next().map(|member| member.prompt.as_str()).unwrap_or_default();
             let text = format!("{text}: {}", size_and_digest(prompt.as_bytes()));
@@ -343,8 +345,8 @@ fn content_of(file: &Path) -> Content {
 mod tests {
     use super::*;
     use crate::config::settings::{
-        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_BUDGET_SETTINGS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS,
-        Setting, TEAM_SETTINGS, ValueKind,
+        BUDGET_SETTINGS, LEAD_SETTINGS, MEMBER_BUDGET_SETTINGS, MEMBER_SETTINGS, MODEL_SETTINGS, NOTIFY_SETTINGS,
+        PRICE_SETTINGS, Setting, TEAM_SETTINGS, ValueKind,
     };
     use crate::config::{Environment, TeamFlags};
 
@@ -371,9 +373,14 @@ mod tests {
         command = "notify-send x"
         url = "http://127.0.0.1:1/notice"
         [teams.crew.lead]
-        provider = "claude-code"
+        provider = "anthropic"
         model = "opus"
         base_url = "http://127.0.0.1:1"
+        api = "messages"
+        headers = { x-team = "a" }
+        extra_body = { top_k = 3 }
+        key_command = "print-key"
+        fallback = ["spare"]
         command = "claude --x"
         pass_env = ["GH_TOKEN"]
         mode = "auto"
@@ -390,12 +397,29 @@ mod tests {
         provider = "anthropic"
         model = "sonnet"
         base_url = "http://127.0.0.1:2"
+        api = "chat"
+        headers = { x-team = "b", authorization = "Bearer sk-agreed-0815" }
+        extra_body = { top_k = 4 }
+        key_command = "print-other"
+        fallback = ["spare", "other"]
         command = "other"
         pass_env = ["NPM_TOKEN"]
         mode = "ask"
         allow = ["bash(cp:*)"]
         deny = ["bash(ln:*)"]
         budget = { tokens = 800000, usd = 2 }
+        [models.spare]
+        provider = "ollama"
+        model = "small"
+        base_url = "http://127.0.0.1:3"
+        api = "chat"
+        headers = { x-team = "c" }
+        extra_body = { top_k = 5 }
+        key_command = "print-spare"
+        pass_env = ["SPARE_TOKEN"]
+        fallback = ["other"]
+        [models.other]
+        provider = "ollama"
         [prices.opus]
         input_usd_per_mtok = 1
         output_usd_per_mtok = 1
@@ -457,6 +481,7 @@ mod tests {
             (MEMBER_SETTINGS, "", Some("m1")),
             (MEMBER_BUDGET_SETTINGS, "budget.", Some("lead")),
             (MEMBER_BUDGET_SETTINGS, "budget.", Some("m1")),
+            (MODEL_SETTINGS, "models.spare.", None),
         ];
         for (settings, prefix, member) in tables {
             let with_effect = settings.iter().filter(|setting| setting.effect != Effect::None);
@@ -470,6 +495,7 @@ mod tests {
         }
         assert!(texts.iter().any(|text| text.starts_with("sends the plan plan.md (1 task, ")), "{texts:#?}");
         assert!(texts.contains(&"runs plan.md, verify of One: true".to_owned()), "{texts:#?}");
+        assert!(texts.iter().all(|text| !text.contains("0815")), "a key is listed: {texts:#?}");
     }
 
     #[test]
@@ -500,6 +526,9 @@ mod tests {
             ("prompts/teammate.md", "Obey.".to_owned()),
             ("brigade.toml", CONFIG.replace("[\"GH_TOKEN\"]", "[\"GH_TOKEN\", \"OTHER\"]")),
             ("brigade.toml", CONFIG.replace("deny = [\"bash(rm:*)\"]", "")),
+            ("brigade.toml", CONFIG.replace("print-spare", "print-another")),
+            ("brigade.toml", CONFIG.replace("http://127.0.0.1:3", "http://127.0.0.1:4")),
+            ("brigade.toml", CONFIG.replace("fallback = [\"spare\"]", "")),
         ];
         let mut agreed = agreed;
         for (name, text) in changes {
