@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn top_level_settings_are_plain_except_teams_and_models() {
+    fn only_teams_and_models_at_top_are_not_plain() {
         let not_plain = TOP_SETTINGS.iter().filter(|setting| !is_plain(setting.kind)).map(|setting| setting.key);
         let why = "the user's file would set a command, an address or a file for every workspace";
         // A model has an effect only on the members that name it, and comes from one file as a whole.

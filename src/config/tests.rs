@@ -513,5 +513,5 @@ fn problems_of_model_settings_name_the_remedy() {
     insta::assert_snapshot!(ConfigFolder::new(text).errors());
     let parsed = "[models.x]\nmodel = \"y\"\n[models.z]\nprovider = \"openai\"\ncompat = { max_token = 3, thinking = \"much\" }\n\
         headers = { a = 1 }\nextra_body = 3\ntemperature = 3\neffort = \"hihg\"\n";
-    insta::assert_snapshot!(ConfigFolder::new(parsed).load().unwrap_err().to_string());
+    insta::assert_snapshot!(ConfigFolder::new(parsed).errors());
 }

@@ -297,16 +297,7 @@ impl Timeline {
             EventKind::StopRequested { teammate, now } => {
                 line(teammate, format!("stopping {}", if *now { "now" } else { "after its turn" }), PLAIN)
             }
-            EventKind::ModelRetried { teammate, reason, wait_ms, retries } => {
-                let wait = duration(Duration::from_millis(*wait_ms));
-                line(teammate, format!("model failed, retry {retries} in {wait}: {reason}"), WARN)
-            }
-            EventKind::ModelSwitched { teammate, from, to, reason: Some(reason), .. } => {
-                line(teammate, format!("{to} answers until the end of the task, in place of {from}: {reason}"), WARN)
-            }
-            EventKind::ModelSwitched { teammate, from, to, reason: None, .. } => {
-                line(teammate, format!("{to} answers again, after {from}"), DIM)
-            }
+            model @ (EventKind::ModelRetried { .. } | EventKind::ModelSwitched { .. }) => model_event(model)?,
             EventKind::Said { teammate, text, .. } => said(teammate, text.trim())?,
             EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => return None,
             EventKind::ToolStarted { teammate, tool, about, .. } => line(teammate, format!("{tool}  {about}"), DIM),
@@ -381,6 +372,24 @@ fn actor(by: &str) -> &str {
 fn message_sent<'a>(from: &'a str, to: &str, about: &str, is_request: bool) -> Entry<'a> {
     let text = format!("to {to}: {about}");
     if to == HUMAN || is_request { folded(from, text, PLAIN) } else { line(from, text, PLAIN) }
+}
+
+/// Returns `None` for an event that is not about a model.
+fn model_event(event: &EventKind) -> Option<Entry<'_>> {
+    match event {
+        EventKind::ModelRetried { teammate, reason, wait_ms, retries } => {
+            let wait = duration(Duration::from_millis(*wait_ms));
+            Some(line(teammate, format!("model failed, retry {retries} in {wait}: {reason}"), WARN))
+        }
+        EventKind::ModelSwitched { teammate, from, to, reason: Some(reason), .. } => {
+            let text = format!("{to} answers until the end of the task, in place of {from}: {reason}");
+            Some(line(teammate, text, WARN))
+        }
+        EventKind::ModelSwitched { teammate, from, to, reason: None, .. } => {
+            Some(line(teammate, format!("{to} answers again, after {from}"), DIM))
+        }
+        _ => None,
+    }
 }
 
 /// Returns `None` if the line of the session says the same.

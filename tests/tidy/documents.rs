@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use super::generated::{command_table, exit_code_table, option_table, setting_tables};
+use super::generated::{command_table, exit_code_table, model_setting_tables, option_table, setting_tables};
 use super::{assert_no_complaints, files_below, root, text_of};
 
 const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
@@ -215,6 +215,7 @@ fn generated_tables_match_the_program() {
         ("docs/commands.md", "options", option_table()),
         ("docs/commands.md", "exit codes", exit_code_table()),
         ("docs/configuration.md", "settings", setting_tables()),
+        ("docs/model-settings.md", "model-settings", model_setting_tables()),
     ];
     let mut complaints = Vec::new();
     for (page, name, table) in tables {

@@ -3,8 +3,9 @@
 use brigade::cli::commands::{about, positionals, root, value_name, visible_subcommands};
 use brigade::cli::exit::Exit;
 use brigade::config::settings::{
-    self, BUDGET_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_BUDGET_SETTINGS, MEMBER_SETTINGS,
-    NOTIFY_SETTINGS, PRICE_SETTINGS, Setting, TEAM_SETTINGS, TOP_SETTINGS, ValueKind,
+    self, BUDGET_SETTINGS, COMPAT_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_BUDGET_SETTINGS,
+    MEMBER_SETTINGS, MODEL_SETTINGS, NOTIFY_SETTINGS, OF_ADDRESS, OF_MODEL, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
+    TOP_SETTINGS, ValueKind,
 };
 use brigade::domain::team_spec::Limits;
 use clap::{Arg, Command};
@@ -68,11 +69,27 @@ pub fn setting_tables() -> String {
         ("`[teams.NAME.limits]`, or `[limits]` for all teams", LIMIT_SETTINGS),
         ("`[prices.\"MODEL\"]`", PRICE_SETTINGS),
     ];
-    tables.map(|(heading, settings)| format!("## {heading}\n\n{}\n", setting_table(settings))).concat()
+    // The settings of requests have a page of their own.
+    let table = |(heading, settings): (&str, &[Setting])| {
+        let rows = settings.iter().filter(|setting| !is_of_request(setting));
+        format!("## {heading}\n\n{}\n", setting_table(rows))
+    };
+    tables.map(table).concat()
 }
 
-fn setting_table(settings: &[Setting]) -> String {
-    let rows: String = settings.iter().map(setting_row).collect();
+fn is_of_request(setting: &Setting) -> bool {
+    let keys = OF_ADDRESS.iter().chain(&OF_MODEL).filter(|key| **key != "context_window_tokens");
+    !LIMIT_SETTINGS.contains(setting) && keys.into_iter().any(|key| *key == setting.key)
+}
+
+/// The tables of the settings of requests, in Markdown.
+pub fn model_setting_tables() -> String {
+    let tables = [("`[models.NAME]`, and each lead and member", MODEL_SETTINGS), ("`compat`", COMPAT_SETTINGS)];
+    tables.map(|(heading, settings)| format!("## {heading}\n\n{}\n", setting_table(settings.iter()))).concat()
+}
+
+fn setting_table<'a>(settings: impl Iterator<Item = &'a Setting>) -> String {
+    let rows: String = settings.map(setting_row).collect();
     format!("| key | value | meaning |\n|---|---|---|\n{rows}")
 }
 
@@ -94,6 +111,9 @@ fn value(kind: ValueKind) -> String {
         ValueKind::Provider => words(settings::providers()),
         ValueKind::Choice(choices) => words(choices.iter().copied()),
         ValueKind::Words => "list of words".to_owned(),
+        ValueKind::Texts => "table of texts".to_owned(),
+        ValueKind::Json => "table of any values".to_owned(),
+        ValueKind::Record(_) => "table".to_owned(),
         ValueKind::Flag => "`true` or `false`".to_owned(),
         ValueKind::Integer(min, max) => format!("{min} to {max}"),
         ValueKind::Decimal(max) => format!("0 to {max}"),

@@ -373,7 +373,7 @@ mod tests {
         command = "notify-send x"
         url = "http://127.0.0.1:1/notice"
         [teams.crew.lead]
-        provider = "anthropic"
+        provider = "openai-compatible"
         model = "opus"
         base_url = "http://127.0.0.1:1"
         api = "messages"
