@@ -114,7 +114,8 @@ impl Resolver<'_> {
         let has_own_address = values.get("base_url").is_some();
         for (key, value) in defined.into_values() {
             let is_replaced = key == "model" || (key == "provider" && !values.is_set("provider"));
-            if is_replaced || !values.contains(key) && !(has_own_address && OF_ADDRESS.contains(&key)) {
+            let is_foreign = has_own_address && OF_ADDRESS.contains(&key);
+            if is_replaced || !(values.contains(key) || is_foreign) {
                 values.insert(key, value);
             }
         }

@@ -30,8 +30,11 @@ const SEPARATOR: char = '\u{1e}';
 /// The commands of one team: members with the same command share its key.
 pub struct KeyCommands {
     runner: Option<Arc<Runner>>,
-    by_script: Mutex<HashMap<(String, Vec<String>), Arc<KeyCommand>>>,
+    known: Mutex<CommandsByText>,
 }
+
+/// Commands by their text and the variables that they get.
+type CommandsByText = HashMap<(String, Vec<String>), Arc<KeyCommand>>;
 
 /// The place and the confinement of commands.
 struct Runner {
@@ -43,18 +46,18 @@ impl KeyCommands {
     /// Runs commands in this sandbox and folder.
     pub fn new(sandbox: Sandbox, folder: &Path) -> Self {
         let runner = Runner { sandbox, folder: folder.to_owned() };
-        Self { runner: Some(Arc::new(runner)), by_script: Mutex::default() }
+        Self { runner: Some(Arc::new(runner)), known: Mutex::default() }
     }
 
     /// Runs no commands, for checks of settings. A request with such a key fails.
     pub fn without_runner() -> Self {
-        Self { runner: None, by_script: Mutex::default() }
+        Self { runner: None, known: Mutex::default() }
     }
 
     /// Returns the command with this text. It gets the variables with the names `pass_env`, although other commands do not.
     pub fn command(&self, script: &str, pass_env: &[String]) -> Arc<KeyCommand> {
         let key = (script.to_owned(), pass_env.to_vec());
-        let mut commands = self.by_script.lock();
+        let mut commands = self.known.lock();
         Arc::clone(commands.entry(key).or_insert_with(|| {
             Arc::new(KeyCommand {
                 script: script.to_owned(),
