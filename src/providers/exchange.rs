@@ -118,7 +118,7 @@ pub struct HttpModel {
     pub account: AccountId,
     pub context_window_tokens: Option<u64>,
     pub headers: HeaderMap,
-    /// The variables that hold the keys that are sent.
+    /// The variables that hold the keys that are sent, and `headers` if one is there.
     pub key_variables: Vec<&'static str>,
     /// The variable to set if the server needs a key and got none.
     pub missing_key: &'static str,

@@ -111,12 +111,14 @@ impl Service {
             key_variables.push(*name);
             account.push(secret.expose().as_bytes().to_owned());
         }
-        let has_own_key = key_command.is_some() || spec.headers.keys().any(|name| self.is_key_header(name));
         for (name, value) in &spec.headers {
             headers.insert(header_name(name)?, header_value(name, value)?);
-            account.extend(self.is_key_header(name).then(|| value.as_bytes().to_owned()));
+            if self.is_key_header(name) {
+                key_variables.push("`headers`");
+                account.push(value.as_bytes().to_owned());
+            }
         }
-        if key_variables.is_empty() && !has_own_key && self.needs_key && self.is_own_address(&url) {
+        if key_variables.is_empty() && key_command.is_none() && self.needs_key && self.is_own_address(&url) {
             let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
             return Err(format!(
                 "{} needs a key: set {} in the environment",

@@ -188,6 +188,15 @@ async fn doctor_names_refused_key_and_missing_server() {
     let output = doctor(&workspace, &[("OPENAI_API_KEY", KEY)]).await;
     assert!(output.contains("refused the key in OPENAI_API_KEY (401)") && !output.contains(KEY), "{output}");
     assert!(doctor(&workspace, &[]).await.contains("needs a key (401)"));
+    let in_headers = format!(", headers = {{ authorization = \"Bearer {KEY}\" }}");
+    workspace.write("brigade.toml", &config("openai-compatible", &refusing.url, "m", &in_headers));
+    let output = doctor(&workspace, &[]).await;
+    assert!(output.contains("refused the key in `headers` (401)") && !output.contains(KEY), "{output}");
+    let printed = ", key_command = \"touch ran; echo key-printed-1234\"";
+    workspace.write("brigade.toml", &config("openai-compatible", &refusing.url, "m", printed));
+    let output = doctor(&workspace, &[("OPENAI_API_KEY", KEY)]).await;
+    assert!(output.contains("is reachable; it lists models only with the key of `key_command`"), "{output}");
+    assert!(!workspace.join("ran").exists(), "doctor runs no command of the file");
     workspace.write("brigade.toml", &config("ollama", "http://127.0.0.1:1/v1", "m", ""));
     let output = doctor(&workspace, &[]).await;
     assert!(output.contains("cannot be reached") && output.contains("`ollama serve`"), "{output}");

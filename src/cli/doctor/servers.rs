@@ -55,7 +55,8 @@ fn usages(context: &Context) -> Vec<Usage> {
     for name in config.team_names() {
         let Ok(team) = config.team(&name, &TeamFlags::default()) else { continue };
         let is_agreed = consent::is_agreed(context, &config, &team);
-        for MemberSpec { model: spec, .. } in team.spec.members.iter().chain([&team.spec.lead]) {
+        let members = team.spec.members.iter().chain([&team.spec.lead]);
+        for spec in members.flat_map(|MemberSpec { model, .. }| std::iter::once(model).chain(&model.fallback)) {
             let usage = usages.entry((spec.provider.clone(), spec.base_url.clone())).or_default();
             usage.spec = spec.clone();
             usage.models.entry(spec.model.clone()).or_default().insert(spec.context_window_tokens);
@@ -107,6 +108,12 @@ fn not_listed(
             let address = model.address_setting.unwrap_or("base_url");
             warn("server", format!("{server} {reason}"), format!("{start}, or correct {address}"))
         }
+        CatalogError::KeyRefused(_) if model.key_command.is_some() => ok(
+            "server",
+            format!(
+                "{server} is reachable; it lists models only with the key of `key_command`, which doctor does not run"
+            ),
+        ),
         CatalogError::KeyRefused(status) if model.key_variables.is_empty() => {
             let variables = provider.keys().collect::<Vec<_>>().join(" or ");
             fail("server", format!("{server} needs a key ({status})"), format!("set {variables}"))
@@ -122,9 +129,10 @@ fn not_listed(
     }
 }
 
-/// The variables that hold the keys for a server, never their values.
+/// The places of the keys for a server, never their values.
 fn key_text(model: &HttpModel) -> String {
     match &model.key_variables[..] {
+        [] if model.key_command.is_some() => "without the key of `key_command`".to_owned(),
         [] => "without a key".to_owned(),
         variables => format!("with the key in {}", variables.join(" and ")),
     }
