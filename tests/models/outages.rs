@@ -197,6 +197,7 @@ async fn limit_of_account_holds_for_other_processes() {
     let files = || std::fs::read_dir(&accounts).into_iter().flatten().flatten().map(|entry| entry.path());
     let records = || files().filter(|path| path.extension().is_some_and(|extension| extension == "json"));
     let (first, second) = (with_plan(&server.url, &["alice"]), with_plan(&server.url, &["bob", "carol"]));
+    first.write("brigade.toml", &first.read("brigade.toml").replace("plan =", "record = \"traffic/\"\nplan ="));
     let mut running = vec![start(&first)];
     eventually("the limit is recorded", async || records().count() == 1).await;
     running.push(start(&second));

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::{Answer, Exchange, FILE_BYTES_MAX, LINE_BYTES_MAX, VERSION, WORKSPACE, file_of};
+use crate::domain::account::AccountId;
 use crate::domain::system_error;
 use crate::domain::time::UnixMs;
 use crate::platform;
@@ -130,6 +131,10 @@ struct RecordedModel {
 impl ModelClient for RecordedModel {
     fn has_server(&self) -> bool {
         self.model.has_server()
+    }
+
+    fn account(&self) -> Option<AccountId> {
+        self.model.account()
     }
 
     fn context_window_tokens(&self) -> Option<u64> {
