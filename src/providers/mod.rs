@@ -29,12 +29,12 @@ pub mod responses;
 pub mod scripted;
 pub mod service;
 // Public for fuzz targets only.
-#[cfg(test)]
-mod change_of_model;
 #[doc(hidden)]
 pub mod sse;
 #[cfg(test)]
 mod test_requests;
+#[cfg(test)]
+mod tests;
 mod text_calls;
 pub mod traffic;
 mod usage;

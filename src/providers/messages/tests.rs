@@ -10,7 +10,7 @@ use super::assembly::MessageAssembler;
 use super::*;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Usage};
-use crate::ports::{ChatMessage, Listener, ModelResponse, RequestPurpose, StopReason, ToolSpec};
+use crate::ports::{Listener, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::exchange::ProtocolError;
 use crate::providers::sse::{SseEvent, SseReader};
 use crate::providers::test_requests::{assistant, request, user};
@@ -412,36 +412,7 @@ fn harness_answer(blocks: &[Block], text: &str) -> Vec<Block> {
     content
 }
 
-fn any_block() -> impl Strategy<Value = Block> {
-    let text = || "(?s).{0,40}";
-    prop_oneof![
-        text().prop_map(|text| Block::Text { text }),
-        (text(), text(), text()).prop_map(|(id, name, text)| Block::tool_use(id, name, json!({ "a": text }))),
-        (text(), text()).prop_map(|(id, name)| Block::tool_use(id.clone(), name, json!(id))),
-        (text(), text(), any::<bool>()).prop_map(|(id, content, is_error)| Block::ToolResult {
-            tool_use_id: id,
-            content,
-            is_error
-        }),
-        text().prop_map(|text| Block::Other(json!({"type": "thinking", "thinking": text, "signature": "c2ln"}))),
-    ]
-}
-
 proptest! {
-    /// A token has at least one byte, so a server cannot count more tokens than the body has bytes.
-    #[test]
-    fn body_has_at_most_input_tokens_max_bytes(
-        blocks in proptest::collection::vec(proptest::collection::vec(any_block(), 0..4), 1..4),
-        system in "(?s).{0,40}", description in "(?s).{0,40}",
-    ) {
-        let authors = [user, assistant].into_iter().cycle();
-        let messages: Vec<ChatMessage> = authors.zip(blocks).map(|(by, blocks)| by(blocks)).collect();
-        let mut request = request(&messages);
-        request.system = system.into();
-        request.tools = [ToolSpec { description, ..request.tools[0].clone() }].into();
-        prop_assert!(body::body(&request).len() as u64 <= request.input_tokens_max());
-    }
-
     #[test]
     fn stream_assembly_is_independent_of_chunking(sizes in prop::collection::vec(1..40_usize, 1..60)) {
         let whole = answer_in_pieces(&stream(&full_stream()), &[99_999]);

@@ -1,7 +1,8 @@
-//! Tests of contexts that change their model, API or provider: each API continues the answers of each other one.
+//! Tests of rules that all APIs keep. Each API continues the answers of each other one, after a change of the model, API or provider.
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::chat::{ChatApi, Compat};
@@ -12,7 +13,7 @@ use super::sse::SseReader;
 use super::test_requests::{request, user};
 use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin, Role};
-use crate::ports::{ChatMessage, ModelRequest};
+use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
 
 /// An answer of each API, with a call of `bash`, and with all that only its model accepts.
 const ANSWERS: [(ApiKind, &str); 3] = [
@@ -129,5 +130,50 @@ fn unchanged_messages_are_shared() {
     let (kind, stream) = ANSWERS[2];
     for message in context(kind, stream).into_iter().map(Arc::new) {
         assert!(Arc::ptr_eq(&message.for_reader(&origin(kind, "m")), &message));
+    }
+}
+
+fn any_block() -> impl Strategy<Value = Block> {
+    let text = || "(?s).{0,40}";
+    let fields = || prop::sample::select(vec!["extra_content", "id"]);
+    prop_oneof![
+        text().prop_map(|text| Block::Text { text }),
+        (text(), text(), text()).prop_map(|(id, name, text)| Block::tool_use(id, name, json!({ "a": text }))),
+        (text(), text()).prop_map(|(id, name)| Block::tool_use(id.clone(), name, json!(id))),
+        (text(), text(), text(), fields()).prop_map(|(id, name, text, field)| Block::ToolUse {
+            id,
+            name,
+            input: json!({ "a": text }),
+            arguments: Some(format!("{{ \"a\": {} }}", json!(text))),
+            extra: [(field.to_owned(), json!(text))].into_iter().collect(),
+        }),
+        (text(), text(), any::<bool>()).prop_map(|(tool_use_id, content, is_error)| Block::ToolResult {
+            tool_use_id,
+            content,
+            is_error
+        }),
+        text().prop_map(|text| Block::Other(json!({"type": "thinking", "thinking": text, "signature": "c2ln"}))),
+        text().prop_map(|text| Block::Other(json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]}))),
+        text().prop_map(|text| Block::Other(json!({"type": "reasoning", "reasoning_content": text}))),
+        text().prop_map(|text| Block::Other(json!({"type": "reasoning", "encrypted_content": text}))),
+        text().prop_map(|text| Block::Other(json!({"type": "message", "id": text}))),
+    ]
+}
+
+proptest! {
+    /// A token has at least one byte, so a server cannot count more tokens than the body has bytes.
+    #[test]
+    fn body_has_at_most_input_tokens_max_bytes(
+        blocks in prop::collection::vec(prop::collection::vec(any_block(), 0..4), 1..4),
+        system in "(?s).{0,40}", description in "(?s).{0,40}",
+    ) {
+        let roles = [Role::User, Role::Assistant].into_iter().cycle();
+        let messages: Vec<ChatMessage> = roles.zip(blocks).map(|(role, content)| ChatMessage::new(role, content)).collect();
+        let request = request(&messages);
+        let tools = [ToolSpec { description, ..request.tools[0].clone() }].into();
+        let request = ModelRequest { system: system.into(), tools, ..request };
+        for (kind, _) in ANSWERS {
+            prop_assert!(api(kind).body(&request).len() as u64 <= request.input_tokens_max(), "{:?}", kind);
+        }
     }
 }
