@@ -19,6 +19,7 @@ mod config;
 mod consent;
 mod context;
 mod cost;
+mod destination;
 mod doctor;
 pub(crate) mod error;
 pub mod exit;

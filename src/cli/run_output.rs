@@ -8,11 +8,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::commands::SHARED_COMMANDS;
+use super::destination::Destination;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::footer::Footer;
-use super::logging;
 use super::members::candidates;
 use super::output::Output;
 use super::progress::{LiveProgress, Progress};
@@ -36,7 +35,7 @@ use crate::ui::markdown;
 use crate::ui::pending::PendingView;
 use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, Summary, WorkspaceView};
-use crate::ui::text::{duration, indented, join_up_to, wrap};
+use crate::ui::text::{duration, indented, join_up_to};
 use crate::ui::timeline::Timeline;
 
 /// The time without an event after which held-back lines are printed. Lines are held back to be grouped.
@@ -141,52 +140,6 @@ impl FollowedTeam<'_> {
     }
 }
 
-/// The place where a run's output goes.
-#[derive(Debug)]
-struct Destination {
-    output: Output,
-    /// The form of the commands in hints. In an interactive session they are slash commands instead.
-    commands: CommandForm,
-    surface: Surface,
-    /// Set when the output could not be written: nothing more is printed.
-    is_mute: bool,
-    printed_at: Instant,
-}
-
-impl Destination {
-    fn command_form(&self) -> CommandForm {
-        match &self.surface {
-            Surface::Repl(_) => CommandForm::Repl(&SHARED_COMMANDS),
-            _ => self.commands.clone(),
-        }
-    }
-
-    fn note(&self, text: &str) {
-        let text = wrap(&self.command_form().render(text), self.output.columns, 2);
-        self.surface.note(&self.output, &text);
-    }
-
-    /// Shows texts, notes and traces here from now on.
-    fn set_surface(&mut self, surface: Surface) {
-        logging::show_on(surface.clone());
-        self.surface = surface;
-    }
-
-    /// Prints the text. After a write error it prints nothing more, and the team continues without output.
-    fn print(&mut self, text: &str) {
-        if text.is_empty() || self.is_mute {
-            return;
-        }
-        self.printed_at = Instant::now();
-        if let Err(error) = self.surface.print(&self.output, text) {
-            self.is_mute = true;
-            self.note(&format!(
-                "cannot write the output: {error}; the team goes on, and `brigade log` shows its events"
-            ));
-        }
-    }
-}
-
 impl RunOutput {
     /// The output of this team's run. `commands` is the form of the commands in hints. The live view begins with [`RunOutput::follow`].
     pub fn new(
@@ -198,11 +151,9 @@ impl RunOutput {
         commands: CommandForm,
         has_goal: bool,
     ) -> Self {
-        let surface = Surface::Streams;
-        let printed_at = Instant::now();
         Self {
             format,
-            destination: Destination { output, commands, surface, is_mute: false, printed_at },
+            destination: Destination::new(output, commands),
             team: team.name.to_string(),
             results: (team.isolation != Isolation::Worktree).then_some(workspace),
             timeline: Timeline::new(output.columns, output.renders_markdown()),

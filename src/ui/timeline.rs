@@ -516,6 +516,16 @@ mod tests {
         events
     }
 
+    fn switched(teammate: &str, from: &str, to: &str, reason: Option<&str>) -> EventKind {
+        EventKind::ModelSwitched {
+            teammate: teammate.to_owned(),
+            task: None,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            reason: reason.map(str::to_owned),
+        }
+    }
+
     /// The events after the plan.
     fn later_kinds(start: UnixMs) -> Vec<EventKind> {
         let (alice, bob) = ("alice".to_owned(), "bob-the-very-long-name".to_owned());
@@ -571,20 +581,8 @@ mod tests {
                 reason: Some("exit status 1: docs/z.txt: Read-only file system".into()),
             },
             EventKind::ModelRetried { teammate: alice.clone(), reason: "429".into(), wait_ms: 2_000, retries: 1 },
-            EventKind::ModelSwitched {
-                teammate: alice.clone(),
-                task: None,
-                from: "m-1 of openai".into(),
-                to: "m-2 of ollama".into(),
-                reason: Some("429".into()),
-            },
-            EventKind::ModelSwitched {
-                teammate: alice.clone(),
-                task: None,
-                from: "m-2 of ollama".into(),
-                to: "m-1 of openai".into(),
-                reason: None,
-            },
+            switched(&alice, "m-1 of openai", "m-2 of ollama", Some("429")),
+            switched(&alice, "m-2 of ollama", "m-1 of openai", None),
             EventKind::TaskChanged { task: TaskId(14), status: "pending".into(), by: "human".into() },
             EventKind::TaskChanged { task: TaskId(12), status: "pending".into(), by: "human".into() },
             EventKind::Warning { about: "disk".into(), text: "nearly full".into() },
