@@ -29,6 +29,10 @@ pub struct Setup {
 pub struct Allowance {
     pub tokens: Option<u64>,
     pub cents: Option<u64>,
+    /// The tokens of the first member.
+    pub member_tokens: Option<u64>,
+    /// The tokens of each task.
+    pub task_tokens: Option<u64>,
     /// True if the provider reports the usage of a request.
     pub is_reported: bool,
 }
@@ -165,6 +169,8 @@ pub enum Failure {
     Denied,
 }
 
+/// Differs the choices of caps from all others, so that they change no other choice of a seed.
+const CAPS_SEED: u64 = 1 << 40;
 /// One seed in this many is a long run.
 const LONG_EVERY: u64 = 16;
 
@@ -177,7 +183,7 @@ impl Plan {
         let setup = Setup {
             members: rng.usize(2..=3),
             tasks: rng.u64(1..=tasks_max),
-            budget: (rng.u8(..odds) == 0).then(|| allowance(&mut rng)),
+            budget: (rng.u8(..odds) == 0).then(|| allowance(&mut rng, seed)),
             lead_has_model: rng.u8(..odds) == 0,
             review: [Some(Reviewer::Role), Some(Reviewer::Lead), Some(Reviewer::Human)]
                 .get(rng.usize(..2 * usize::from(odds)))
@@ -196,10 +202,17 @@ impl Plan {
     }
 }
 
-fn allowance(rng: &mut Rng) -> Allowance {
+fn allowance(rng: &mut Rng, seed: u64) -> Allowance {
     let (tokens, cents) = (rng.u64(30_000..400_000), rng.u64(20..200));
     let kind = rng.u8(..3);
-    Allowance { tokens: (kind < 2).then_some(tokens), cents: (kind > 0).then_some(cents), is_reported: rng.u8(..4) > 0 }
+    let mut caps = Rng::with_seed(seed ^ CAPS_SEED);
+    Allowance {
+        tokens: (kind < 2).then_some(tokens),
+        cents: (kind > 0).then_some(cents),
+        member_tokens: caps.bool().then(|| caps.u64(20_000..150_000)),
+        task_tokens: caps.bool().then(|| caps.u64(20_000..150_000)),
+        is_reported: rng.u8(..4) > 0,
+    }
 }
 
 fn step(rng: &mut Rng, setup: Setup, is_long: bool) -> PlannedAction {

@@ -36,8 +36,10 @@ pub fn shrink_steps(plan: &Plan, fails: impl Fn(&Plan) -> bool) -> Plan {
 
 /// Removes features of the team, while the plan still `fails`.
 pub fn shrink_setup(plan: Plan, fails: impl Fn(&Plan) -> bool) -> Plan {
-    let parts: [fn(&mut Setup); 4] = [
+    let parts: [fn(&mut Setup); 6] = [
         |setup| setup.budget = None,
+        |setup| setup.budget.iter_mut().for_each(|allowance| allowance.member_tokens = None),
+        |setup| setup.budget.iter_mut().for_each(|allowance| allowance.task_tokens = None),
         |setup| setup.lead_has_model = false,
         |setup| setup.review = None,
         |setup| setup.plan_first = false,

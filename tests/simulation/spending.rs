@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::host::WORKSPACE;
 use super::plan::Setup;
+use super::world::MEMBERS;
 use crate::testkit::simulated::SimulatedDisk;
 
 /// The price of every model.
@@ -25,10 +26,16 @@ const USD_ROUNDED: f64 = 1e-6;
 /// The provider's count and the ledger's.
 #[derive(Default)]
 pub struct SpendingChecks {
-    /// The budget that the person set last.
+    /// The budget of the team that the person set last.
     budget: Budget,
+    /// The budget of the first member that the person set last, in tokens.
+    member_tokens: Option<u64>,
+    /// The cap of each task that the person set last, in tokens.
+    task_tokens: Option<u64>,
     /// The usage since the last reset.
     counted: TokensAndUsd,
+    /// The tokens of the first member since the last reset.
+    counted_of_member: u64,
     ledger: ReadLedger,
     cuts: u64,
 }
@@ -38,8 +45,18 @@ pub struct SpendingChecks {
 struct ReadLedger {
     offset: u64,
     ended: TokensAndUsd,
-    open: BTreeMap<u64, TokensAndUsd>,
+    open: BTreeMap<u64, LedgerUsage>,
     resets: u64,
+    /// The tokens of each task.
+    by_task: BTreeMap<u64, u64>,
+    of_member: u64,
+}
+
+/// The usage of a request as the ledger has it.
+#[derive(Default)]
+struct LedgerUsage {
+    amount: TokensAndUsd,
+    is_of_member: bool,
 }
 
 impl SpendingChecks {
@@ -49,11 +66,23 @@ impl SpendingChecks {
             tokens: allowance.tokens,
             usd: allowance.cents.map(|cents| cents as f64 / 100.0),
         });
-        Self { budget, ..Self::default() }
+        let (member_tokens, task_tokens) =
+            setup.budget.map_or((None, None), |allowance| (allowance.member_tokens, allowance.task_tokens));
+        Self { budget, member_tokens, task_tokens, ..Self::default() }
     }
 
     pub fn budget(&self) -> Budget {
         self.budget
+    }
+
+    /// The budget of the first member.
+    pub fn member_budget(&self) -> Budget {
+        Budget { tokens: self.member_tokens, usd: None }
+    }
+
+    /// The cap of each task, as the setting `task_tokens_max`.
+    pub fn task_tokens_max(&self) -> u64 {
+        self.task_tokens.unwrap_or_default()
     }
 
     /// The prices in the team's config.
@@ -61,15 +90,18 @@ impl SpendingChecks {
         models.iter().map(|model| ((*model).to_owned(), PRICE)).collect()
     }
 
-    /// The person raises the budget by half.
+    /// The person raises all budgets by half.
     pub fn raise(&mut self) {
-        self.budget.tokens = self.budget.tokens.map(|tokens| tokens * 3 / 2);
+        for tokens in [&mut self.budget.tokens, &mut self.member_tokens, &mut self.task_tokens] {
+            *tokens = tokens.map(|tokens| tokens * 3 / 2);
+        }
         self.budget.usd = self.budget.usd.map(|usd| usd * 1.5);
     }
 
-    /// The person removes the limit.
+    /// The person removes all limits.
     pub fn allow_all(&mut self) {
         self.budget.tokens = self.budget.tokens.and(PLENTY.tokens);
+        (self.member_tokens, self.task_tokens) = (None, None);
         self.budget.usd = self.budget.usd.and(PLENTY.usd);
     }
 
@@ -78,10 +110,17 @@ impl SpendingChecks {
         self.cuts
     }
 
-    /// The provider counts this usage, for a request sent after this many power cuts. Returns the violation, if any.
-    pub fn bill(&mut self, usage: Usage, cuts: u64) -> Option<String> {
+    /// The provider counts this usage, for a request of this teammate sent after this many power cuts. Returns the violation, if any.
+    pub fn bill(&mut self, teammate: &str, usage: Usage, cuts: u64) -> Option<String> {
         if cuts != self.cuts {
             return None;
+        }
+        if teammate == MEMBERS[0] {
+            self.counted_of_member += usage.total();
+            if self.member_tokens.is_some_and(|bound| self.counted_of_member > bound) {
+                let (tokens, bound) = (self.counted_of_member, self.member_tokens);
+                return Some(format!("budget not exceeded: {teammate} used {tokens} tokens of {bound:?}"));
+            }
         }
         self.counted += TokensAndUsd { tokens: usage.total(), usd: PRICE.of(usage) };
         let TokensAndUsd { tokens, usd } = self.counted;
@@ -96,7 +135,12 @@ impl SpendingChecks {
         self.ledger.read_new_lines(disk);
         if self.ledger.resets != resets {
             // No lead runs during a reset, so no usage was counted after it.
-            self.counted = TokensAndUsd::default();
+            (self.counted, self.counted_of_member) = (TokensAndUsd::default(), 0);
+        }
+        let over =
+            self.ledger.by_task.iter().find(|(_, tokens)| self.task_tokens.is_some_and(|bound| **tokens > bound));
+        if let Some((task, tokens)) = over {
+            return Some(format!("budget not exceeded: #{task} used {tokens} tokens of {:?}", self.task_tokens));
         }
         let (recorded, counted) = (self.ledger.all(), self.counted);
         let is_less = recorded.tokens < counted.tokens || recorded.usd + USD_ROUNDED < counted.usd;
@@ -116,12 +160,18 @@ impl SpendingChecks {
         let recorded = self.ledger.all();
         self.counted.tokens = self.counted.tokens.min(recorded.tokens);
         self.counted.usd = self.counted.usd.min(recorded.usd);
+        self.counted_of_member = self.counted_of_member.min(self.ledger.of_member());
     }
 }
 
 impl ReadLedger {
     fn all(&self) -> TokensAndUsd {
-        self.open.values().fold(self.ended, |sum, open| sum + *open)
+        self.open.values().fold(self.ended, |sum, open| sum + open.amount)
+    }
+
+    fn of_member(&self) -> u64 {
+        let open = self.open.values().filter(|open| open.is_of_member);
+        self.of_member + open.map(|open| open.amount.tokens).sum::<u64>()
     }
 
     fn read_new_lines(&mut self, disk: &SimulatedDisk) {
@@ -139,17 +189,28 @@ impl ReadLedger {
 
     fn read_line(&mut self, line: &Value) {
         let request = line["request"].as_u64().unwrap_or_default();
+        let (task, is_of_member) = (line["task"].as_u64(), line["teammate"] == MEMBERS[0]);
         match line["state"].as_str() {
             Some("sent") => {
-                self.open.insert(request, amount_of(&line["usage"]));
+                let usage = LedgerUsage { amount: amount_of(&line["usage"]), is_of_member };
+                self.open.insert(request, usage);
             }
             Some("ended") => {
                 self.open.remove(&request);
-                self.ended += amount_of(&line["usage"]);
+                let amount = amount_of(&line["usage"]);
+                self.ended += amount;
+                if let Some(task) = task {
+                    *self.by_task.entry(task).or_default() += amount.tokens;
+                }
+                if is_of_member {
+                    self.of_member += amount.tokens;
+                }
             }
             Some("reset") => {
                 (self.ended, self.resets) = (TokensAndUsd::default(), self.resets + 1);
                 self.open.clear();
+                self.by_task.clear();
+                self.of_member = 0;
             }
             _ => {}
         }

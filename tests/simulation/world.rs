@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use brigade::domain::budget::Budget;
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
 use brigade::domain::team_spec::ModelSpec;
@@ -449,8 +450,13 @@ impl World {
 
     fn spec(&self) -> TeamSpec {
         let model = |who: &str| ModelSpec::new("mind", who);
+        let (member_budget, task_tokens_max) = {
+            let spending = &lock(&self.host.invariants).spending;
+            (spending.member_budget(), spending.task_tokens_max())
+        };
         let limits = Limits {
             free_bytes_min: 0,
+            task_tokens_max,
             turns_max: LIMITS_TURNS,
             model: ModelLimits { output_tokens_max: OUTPUT_TOKENS_MAX, retries_max: 2, ..ModelLimits::default() },
             respawns_max: 50,
@@ -474,7 +480,12 @@ impl World {
         };
         let members = self.models.members.iter().enumerate().map(|(index, who)| {
             let role = if index + 1 == setup.members { REVIEWER_ROLE } else { "coder" };
-            MemberSpec { plan_first: setup.plan_first && index == 0, ..MemberSpec::new(who, role, model(who)).unwrap() }
+            let is_first = index == 0;
+            MemberSpec {
+                plan_first: setup.plan_first && is_first,
+                budget: if is_first { member_budget } else { Budget::default() },
+                ..MemberSpec::new(who, role, model(who)).unwrap()
+            }
         });
         TeamSpec { members: members.collect(), ..team }
     }
