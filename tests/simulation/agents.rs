@@ -139,18 +139,18 @@ impl ScriptedModel {
         };
         let cuts = lock(&self.models.host.invariants).spending.cuts();
         let read = self.read(rng, request);
-        self.bill(request, read, cuts);
+        self.bill(read, cuts);
         let written = match &answer {
             Ok(answer) => tokens_of(&answer.content).max(1),
             Err(_) => rng.u64(..=u64::from(request.output_tokens_max)),
         };
         tokio::time::sleep(wait / 2).await;
-        self.bill(request, Usage { output_tokens: written / 2, ..Usage::default() }, cuts);
+        self.bill(Usage { output_tokens: written / 2, ..Usage::default() }, cuts);
         if allowance.is_reported {
             listener.on_usage(read);
         }
         tokio::time::sleep(wait / 2).await;
-        self.bill(request, Usage { output_tokens: written - written / 2, ..Usage::default() }, cuts);
+        self.bill(Usage { output_tokens: written - written / 2, ..Usage::default() }, cuts);
         let usage = allowance.is_reported.then_some(Usage { output_tokens: written, ..read });
         answer.map(|answer| self.count_end_of_work(request, ModelResponse { usage, ..answer }))
     }
@@ -162,9 +162,9 @@ impl ScriptedModel {
         answer
     }
 
-    fn bill(&self, request: &ModelRequest, usage: Usage, cuts: u64) {
+    fn bill(&self, usage: Usage, cuts: u64) {
         let mut invariants = lock(&self.models.host.invariants);
-        let wrong = invariants.spending.bill(&request.teammate, usage, cuts);
+        let wrong = invariants.spending.bill(usage, cuts);
         wrong.into_iter().for_each(|wrong| invariants.violate(wrong));
     }
 

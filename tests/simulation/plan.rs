@@ -209,7 +209,7 @@ fn allowance(rng: &mut Rng, seed: u64) -> Allowance {
     Allowance {
         tokens: (kind < 2).then_some(tokens),
         cents: (kind > 0).then_some(cents),
-        member_tokens: caps.bool().then(|| caps.u64(20_000..150_000)),
+        member_tokens: caps.bool().then(|| caps.u64(15_000..60_000)),
         task_tokens: caps.bool().then(|| caps.u64(20_000..150_000)),
         is_reported: rng.u8(..4) > 0,
     }

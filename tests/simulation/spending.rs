@@ -34,8 +34,6 @@ pub struct SpendingChecks {
     task_tokens: Option<u64>,
     /// The usage since the last reset.
     counted: TokensAndUsd,
-    /// The tokens of the first member since the last reset.
-    counted_of_member: u64,
     ledger: ReadLedger,
     cuts: u64,
 }
@@ -110,17 +108,10 @@ impl SpendingChecks {
         self.cuts
     }
 
-    /// The provider counts this usage, for a request of this teammate sent after this many power cuts. Returns the violation, if any.
-    pub fn bill(&mut self, teammate: &str, usage: Usage, cuts: u64) -> Option<String> {
+    /// The provider counts this usage, for a request sent after this many power cuts. Returns the violation, if any.
+    pub fn bill(&mut self, usage: Usage, cuts: u64) -> Option<String> {
         if cuts != self.cuts {
             return None;
-        }
-        if teammate == MEMBERS[0] {
-            self.counted_of_member += usage.total();
-            if self.member_tokens.is_some_and(|bound| self.counted_of_member > bound) {
-                let (tokens, bound) = (self.counted_of_member, self.member_tokens);
-                return Some(format!("budget not exceeded: {teammate} used {tokens} tokens of {bound:?}"));
-            }
         }
         self.counted += TokensAndUsd { tokens: usage.total(), usd: PRICE.of(usage) };
         let TokensAndUsd { tokens, usd } = self.counted;
@@ -135,12 +126,14 @@ impl SpendingChecks {
         self.ledger.read_new_lines(disk);
         if self.ledger.resets != resets {
             // No lead runs during a reset, so no usage was counted after it.
-            (self.counted, self.counted_of_member) = (TokensAndUsd::default(), 0);
+            self.counted = TokensAndUsd::default();
         }
-        let over =
-            self.ledger.by_task.iter().find(|(_, tokens)| self.task_tokens.is_some_and(|bound| **tokens > bound));
-        if let Some((task, tokens)) = over {
-            return Some(format!("budget not exceeded: #{task} used {tokens} tokens of {:?}", self.task_tokens));
+        let of_member = (MEMBERS[0].to_owned(), self.ledger.of_member(), self.member_tokens);
+        let of_tasks = self.ledger.by_task.iter().map(|(task, tokens)| (format!("#{task}"), *tokens, self.task_tokens));
+        for (who, tokens, bound) in of_tasks.chain([of_member]) {
+            if bound.is_some_and(|bound| tokens > bound) {
+                return Some(format!("budget not exceeded, the ledger says {tokens} tokens of {bound:?} for {who}"));
+            }
         }
         let (recorded, counted) = (self.ledger.all(), self.counted);
         let is_less = recorded.tokens < counted.tokens || recorded.usd + USD_ROUNDED < counted.usd;
@@ -160,7 +153,6 @@ impl SpendingChecks {
         let recorded = self.ledger.all();
         self.counted.tokens = self.counted.tokens.min(recorded.tokens);
         self.counted.usd = self.counted.usd.min(recorded.usd);
-        self.counted_of_member = self.counted_of_member.min(self.ledger.of_member());
     }
 }
 
