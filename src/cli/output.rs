@@ -1,7 +1,9 @@
 //! The only module that prints: data on stdout, notes and errors on stderr.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
+use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 pub use clap::ColorChoice as Color;
@@ -143,7 +145,9 @@ impl Output {
     /// # Errors
     /// Stdout cannot be written.
     pub fn print_required(&self, text: &str) -> io::Result<()> {
-        let mut out = AutoStream::new(io::stdout().lock(), self.color_choice());
+        // A stream that removes colours writes each line on its own.
+        let text = if self.has_colors() { Cow::Borrowed(text) } else { Cow::Owned(strip_str(text).to_string()) };
+        let mut out = io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     }
 

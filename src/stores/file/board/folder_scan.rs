@@ -57,7 +57,7 @@ enum ReadResult {
     Missing,
     /// The bytes are unchanged.
     Unchanged(FileStamp),
-    Task(Box<Task>, FileStamp, u64),
+    Task(Arc<Task>, FileStamp, u64),
     Invalid {
         reason: String,
         stamp: Option<FileStamp>,
@@ -323,7 +323,7 @@ impl BoardState {
                 }
                 // An unchanged task must not change the revision.
                 if !matches!(index.entry(id), Some(IndexEntry::Task(old)) if **old == *task) {
-                    index.put(id, Some(IndexEntry::Task(Arc::from(task))));
+                    index.put(id, Some(IndexEntry::Task(task)));
                 }
             }
             ReadResult::Invalid { reason, stamp, is_movable, may_be_incomplete } => {
@@ -430,7 +430,7 @@ fn classify_read(
                 Ok(task) if task.status == TaskStatus::Pending && bytes.len() > TASK_BYTES_MAX - CLAIM_BYTES_MAX => {
                     invalid(format!("it has {} bytes, which leaves no space for a claim", bytes.len()), false)
                 }
-                Ok(task) => ReadResult::Task(Box::new(task), stamp, digest),
+                Ok(task) => ReadResult::Task(Arc::new(task), stamp, digest),
                 Err(error) => invalid(error.to_string(), true),
             })
         }
