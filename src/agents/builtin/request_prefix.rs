@@ -1,14 +1,16 @@
 //! The beginning of all requests of one context: system prompt and tools. It never changes, so providers find it in their caches.
 //!
-//! It also knows the most input tokens that a request can use. A server's report is exact for the beginning of the next request. After
-//! it, texts count exactly if the model's own tokenizer is loaded. Each other byte can be a token.
+//! It also knows the size of a request: that of its beginning, which was the last request, and of the rest. A server's report is exact for the beginning of the next request. Without
+//! one, the bound of the last request is that of its beginning. After it, texts count exactly if the model's own tokenizer is loaded. Each
+//! other byte can be a token.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::agents::tokenizer::TokenCounter;
-use crate::domain::transcript::Usage;
+use crate::domain::prompt::text_bytes;
+use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_tokens_max, escaped_bytes};
 use crate::tools::Tool;
 
@@ -21,16 +23,27 @@ pub(super) struct RequestPrefix {
     tools: Vec<Arc<dyn Tool>>,
     /// The size of all this, in bytes.
     pub bytes: u64,
-    /// The last request with a plausible report of its usage.
-    reported: Mutex<Option<ReportedRequest>>,
+    /// The last request.
+    counted: Mutex<Option<CountedRequest>>,
 }
 
-/// A request, and the input tokens that its server reported.
-struct ReportedRequest {
+/// The size of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RequestSize {
+    /// The most input tokens that its server can count.
+    pub input_tokens_max: u64,
+    /// The bytes of its texts, see [`ModelRequest::text_bytes`].
+    pub text_bytes: u64,
+}
+
+/// A request and its size, with the input tokens that its server reported if it did.
+struct CountedRequest {
     /// The model: another one counts in other tokens.
     model: Arc<str>,
     messages: Arc<[Arc<ChatMessage>]>,
-    input_tokens: u64,
+    size: RequestSize,
+    /// True if a report is part of its size. Otherwise, a tokenizer that was loaded since counts better.
+    has_report: bool,
 }
 
 impl RequestPrefix {
@@ -39,29 +52,43 @@ impl RequestPrefix {
         let tool_bytes =
             |tool: &ToolSpec| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len();
         let bytes = system_prompt.len() + tool_specs.iter().map(tool_bytes).sum::<usize>();
-        Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64, reported: Mutex::default() }
+        Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64, counted: Mutex::default() }
     }
 
-    /// Returns the most input tokens that the server can count for a request with this prefix. `counter` counts texts by the model's own
-    /// tokenizer. Without it, and beyond its limit, each byte can be a token.
-    pub fn input_tokens_max(&self, request: &ModelRequest, counter: Option<&TokenCounter>) -> u64 {
+    /// Returns the size of a request with this prefix. `counter` counts texts by the model's own tokenizer. Without it, and beyond its
+    /// limit, each byte can be a token.
+    pub fn size(&self, request: &ModelRequest, counter: Option<&TokenCounter>) -> RequestSize {
         let text_tokens =
             |text: &str| counter.and_then(|counter| counter.count(text)).unwrap_or_else(|| escaped_bytes(text));
-        let reported = self.reported.lock();
-        let since_report = reported.as_ref().filter(|reported| reported.model == request.model).and_then(|reported| {
-            let tokens = tokens_after(&reported.messages, &request.messages, &text_tokens);
-            tokens.map(|tokens| reported.input_tokens + tokens)
+        let mut counted = self.counted.lock();
+        let is_usable = |last: &&CountedRequest| last.model == request.model && (last.has_report || counter.is_none());
+        let since_last = counted.as_ref().filter(is_usable).and_then(|last| {
+            let added = added_after(&last.messages, &request.messages)?;
+            let size = RequestSize {
+                input_tokens_max: last.size.input_tokens_max + added.tokens_max(&text_tokens),
+                text_bytes: last.size.text_bytes + added.text_bytes(),
+            };
+            Some((size, last.has_report))
         });
-        since_report.unwrap_or_else(|| request.input_tokens_max_with(&text_tokens))
+        let (size, has_report) = since_last.unwrap_or_else(|| {
+            let input_tokens_max = request.input_tokens_max_with(&text_tokens);
+            (RequestSize { input_tokens_max, text_bytes: request.text_bytes() }, false)
+        });
+        // Requests for summaries end with an instruction that the next request does not have, so they are no beginning of it.
+        if !request.is_for_summary() {
+            let (model, messages) = (Arc::clone(&request.model), Arc::clone(&request.messages));
+            *counted = Some(CountedRequest { model, messages, size, has_report });
+        }
+        size
     }
 
-    /// Records a plausible report of the usage of a request with this prefix. Requests for summaries end with an instruction that the
-    /// next request does not have, so they are no beginning of it.
+    /// Records a plausible report of the usage of the last request.
     pub fn record_usage(&self, request: &ModelRequest, usage: Usage) {
-        if !request.is_for_summary() {
-            let input_tokens = usage.total_input();
-            let (model, messages) = (Arc::clone(&request.model), Arc::clone(&request.messages));
-            *self.reported.lock() = Some(ReportedRequest { model, messages, input_tokens });
+        let mut counted = self.counted.lock();
+        let last = counted.as_mut().filter(|last| Arc::ptr_eq(&last.messages, &request.messages));
+        if let Some(last) = last {
+            last.size.input_tokens_max = usage.total_input();
+            last.has_report = true;
         }
     }
 
@@ -89,12 +116,27 @@ impl RequestPrefix {
     }
 }
 
-/// Returns the most tokens that follow `start` in a request with these messages; `None` if they do not begin with `start`.
-fn tokens_after(
-    start: &[Arc<ChatMessage>],
-    messages: &[Arc<ChatMessage>],
-    text_tokens: &dyn Fn(&str) -> u64,
-) -> Option<u64> {
+/// The part of a context that follows its beginning.
+struct Added<'a> {
+    /// The blocks in the last message of the beginning.
+    blocks: &'a [Block],
+    messages: &'a [Arc<ChatMessage>],
+}
+
+impl Added<'_> {
+    fn tokens_max(&self, text_tokens: &dyn Fn(&str) -> u64) -> u64 {
+        let messages = self.messages.iter().map(|message| message.tokens_max(text_tokens));
+        blocks_tokens_max(self.blocks, text_tokens) + messages.sum::<u64>()
+    }
+
+    fn text_bytes(&self) -> u64 {
+        let blocks = self.blocks.iter().chain(self.messages.iter().flat_map(|message| &message.content));
+        blocks.map(text_bytes).sum::<usize>() as u64
+    }
+}
+
+/// Returns the part of `messages` that follows `start`; `None` if they do not begin with `start`.
+fn added_after<'a>(start: &[Arc<ChatMessage>], messages: &'a [Arc<ChatMessage>]) -> Option<Added<'a>> {
     let (last, before) = start.split_last()?;
     let (same, rest) = messages.split_at_checked(before.len())?;
     let (grown, added) = rest.split_first()?;
@@ -102,15 +144,13 @@ fn tokens_after(
     if !before.iter().zip(same).all(is_same) || grown.role != last.role {
         return None;
     }
-    let new_blocks = grown.content.strip_prefix(last.content.as_slice())?;
-    let added = added.iter().map(|message| message.tokens_max(text_tokens));
-    Some(blocks_tokens_max(new_blocks, text_tokens) + added.sum::<u64>())
+    Some(Added { blocks: grown.content.strip_prefix(last.content.as_slice())?, messages: added })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::transcript::{Block, Role};
+    use crate::domain::transcript::Role;
     use crate::ports::RequestPurpose;
     use proptest::prelude::*;
     use std::time::Duration;
@@ -124,6 +164,10 @@ mod tests {
         texts.iter().enumerate().map(|(index, texts)| message(role(index), texts)).collect()
     }
 
+    fn tokens_after(start: &[Arc<ChatMessage>], messages: &[Arc<ChatMessage>]) -> Option<u64> {
+        added_after(start, messages).map(|added| added.tokens_max(&escaped_bytes))
+    }
+
     fn body_bytes(messages: &[Arc<ChatMessage>]) -> u64 {
         messages.iter().map(|message| message.tokens_max(&escaped_bytes)).sum()
     }
@@ -132,31 +176,54 @@ mod tests {
     fn changed_beginning_has_no_report() {
         let [a, b, c] = ["a", "b", "c"].map(|text| vec![text.to_owned()]);
         let start = messages(&[a.clone(), b.clone()]);
-        assert_eq!(tokens_after(&start, &messages(&[a.clone(), c.clone()]), &escaped_bytes), None);
-        assert_eq!(tokens_after(&start, &messages(&[c.clone(), b.clone(), a.clone()]), &escaped_bytes), None);
-        assert_eq!(tokens_after(&start, &start[..1], &escaped_bytes), None);
-        assert_eq!(tokens_after(&[], &start, &escaped_bytes), None);
-        assert!(tokens_after(&start, &messages(&[a, b, c]), &escaped_bytes).is_some());
+        assert_eq!(tokens_after(&start, &messages(&[a.clone(), c.clone()])), None);
+        assert_eq!(tokens_after(&start, &messages(&[c.clone(), b.clone(), a.clone()])), None);
+        assert_eq!(tokens_after(&start, &start[..1]), None);
+        assert_eq!(tokens_after(&[], &start), None);
+        assert!(tokens_after(&start, &messages(&[a, b, c])).is_some());
+    }
+
+    fn request(model: &str, texts: &[Vec<String>], purpose: RequestPurpose) -> ModelRequest {
+        ModelRequest {
+            teammate: "bob".into(),
+            model: model.into(),
+            system: "s".into(),
+            messages: messages(texts).into(),
+            tools: [].into(),
+            output_tokens_max: 9,
+            purpose,
+            silence_timeout: Duration::ZERO,
+            answer_timeout: Duration::ZERO,
+        }
     }
 
     /// Another model counts other tokens for the same text.
     #[test]
     fn report_of_another_model_does_not_count() {
         let prefix = RequestPrefix::new("s".to_owned(), Vec::new(), [].into());
-        let request = |model: &str| ModelRequest {
-            teammate: "bob".into(),
-            model: model.into(),
-            system: "s".into(),
-            messages: messages(&[vec!["x".repeat(5_000)]]).into(),
-            tools: [].into(),
-            output_tokens_max: 9,
-            purpose: RequestPurpose::Turn,
-            silence_timeout: Duration::ZERO,
-            answer_timeout: Duration::ZERO,
-        };
-        prefix.record_usage(&request("a"), Usage { input_tokens: 1_000, ..Usage::default() });
-        assert_eq!(prefix.input_tokens_max(&request("a"), None), 1_000);
-        assert!(prefix.input_tokens_max(&request("b"), None) > 5_000);
+        let request = |model: &str| request(model, &[vec!["x".repeat(5_000)]], RequestPurpose::Turn);
+        let first = request("a");
+        assert!(prefix.size(&first, None).input_tokens_max > 5_000);
+        prefix.record_usage(&first, Usage { input_tokens: 1_000, ..Usage::default() });
+        assert_eq!(prefix.size(&request("a"), None).input_tokens_max, 1_000);
+        assert!(prefix.size(&request("b"), None).input_tokens_max > 5_000);
+    }
+
+    #[test]
+    fn size_without_report_is_that_of_whole_request() {
+        let prefix = RequestPrefix::new("s".to_owned(), Vec::new(), [].into());
+        let texts: Vec<_> = (0..6).map(|number| vec![format!("{number} \"quoted\"")]).collect();
+        for count in 1..=texts.len() {
+            for purpose in [RequestPurpose::Turn, RequestPurpose::Summary] {
+                let mut texts = texts[..count].to_vec();
+                if purpose == RequestPurpose::Summary {
+                    texts[count - 1].push("Write a summary.".to_owned());
+                }
+                let request = request("a", &texts, purpose);
+                let (input_tokens_max, text_bytes) = (request.input_tokens_max(), request.text_bytes());
+                assert_eq!(prefix.size(&request, None), RequestSize { input_tokens_max, text_bytes }, "{count}");
+            }
+        }
     }
 
     proptest! {
@@ -171,7 +238,7 @@ mod tests {
             let last = start.last_mut().unwrap();
             last.truncate(1 + cut % 3);
             let start = messages(&start);
-            prop_assert_eq!(tokens_after(&start, &whole, &escaped_bytes), Some(body_bytes(&whole) - body_bytes(&start)));
+            prop_assert_eq!(tokens_after(&start, &whole), Some(body_bytes(&whole) - body_bytes(&start)));
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::run::stream::{OutputBroadcast, StreamEvent};
 pub struct ResponseListener<'a> {
     /// The request that is answered.
     pub request: &'a ModelRequest,
+    /// The bytes of its texts.
+    pub request_text_bytes: u64,
     /// The event log of the run.
     pub events: &'a EventSink,
     /// The member's signs of life.
@@ -49,7 +51,7 @@ impl ResponseListener<'_> {
     /// maximum.
     pub fn checked(&self, usage: Usage, answer_bytes: u64) -> Option<Usage> {
         self.on_usage(usage);
-        let is_below = is_below_text(usage.total_input(), self.request.text_bytes())
+        let is_below = is_below_text(usage.total_input(), self.request_text_bytes)
             || is_below_text(usage.output_tokens, answer_bytes);
         if self.has_server && is_below {
             self.reservation.mark_misreported(UsageFault::BelowText);

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Turn;
 use super::model_chain::ChainedModel;
+use super::request_prefix::RequestSize;
 use super::response_listener::ResponseListener;
 use crate::agents::turn_control::StopLevel;
 use crate::domain::prompt::text_bytes;
@@ -45,7 +46,7 @@ pub enum RequestFailure {
 }
 
 impl Turn<'_> {
-    /// Sends `request` to `model`. It can use at most `most`. Repeats it after temporary errors, up to the team's limit. Each request
+    /// Sends `request` of this size to `model`. Repeats it after temporary errors, up to the team's limit. Each request
     /// reserves budget.
     ///
     /// # Errors
@@ -54,8 +55,13 @@ impl Turn<'_> {
         &self,
         model: &ChainedModel,
         request: &ModelRequest,
-        most: Usage,
+        size: RequestSize,
     ) -> Result<ModelResponse, RequestFailure> {
+        let most = Usage {
+            input_tokens: size.input_tokens_max,
+            output_tokens: u64::from(request.output_tokens_max),
+            ..Usage::default()
+        };
         let limits = &self.host.services.spec.limits;
         let outage_limit = limits.model.outage_limit();
         let started = Instant::now();
@@ -64,7 +70,7 @@ impl Turn<'_> {
         loop {
             let outcome = match self.reserve(model, request, most, retries, last_error.take()).await {
                 Ok((admission, reservation)) => {
-                    let outcome = self.request_once(model, request, &reservation, &admission).await;
+                    let outcome = self.request_once(model, request, size, &reservation, &admission).await;
                     self.record_limit(model, outcome, &admission).await
                 }
                 Err(failure) => Err(failure),
@@ -204,6 +210,7 @@ impl Turn<'_> {
         &self,
         model: &ChainedModel,
         request: &ModelRequest,
+        size: RequestSize,
         reservation: &Reservation,
         admission: &Admission,
     ) -> Result<ModelResponse, RequestFailure> {
@@ -214,6 +221,7 @@ impl Turn<'_> {
             if request.purpose == RequestPurpose::Turn { Some(&self.host.services.output) } else { None };
         let listener = ResponseListener {
             request,
+            request_text_bytes: size.text_bytes,
             events: &self.host.services.events,
             progress: &self.host.progress,
             output: output_stream,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Turn;
-use super::request_prefix::RequestPrefix;
+use super::request_prefix::{RequestPrefix, RequestSize};
 use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
@@ -19,7 +19,7 @@ use crate::domain::phase::PhaseEvent;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::transcript::Block;
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
@@ -123,12 +123,9 @@ impl Turn<'_> {
         };
         self.host.record_request_start();
         let started = Instant::now();
-        let most = Usage {
-            input_tokens: prefix.input_tokens_max(&request, self.own_tokens().as_ref()) + extra_body_bytes(&model.spec),
-            output_tokens: u64::from(request.output_tokens_max),
-            ..Usage::default()
-        };
-        let response = self.request(model, &request, most).await?;
+        let size = prefix.size(&request, self.own_tokens().as_ref());
+        let input_tokens_max = size.input_tokens_max + extra_body_bytes(&model.spec);
+        let response = self.request(model, &request, RequestSize { input_tokens_max, ..size }).await?;
         if let Some(usage) = response.usage {
             prefix.record_usage(&request, usage);
         }
