@@ -8,7 +8,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 use super::workspace::Process;
-use super::{claims, commands, scale, wakeups};
+use super::{apis, claims, commands, scale, wakeups};
 
 /// The argument that selects a role.
 const ROLE: &str = "--role";
@@ -16,13 +16,14 @@ const ROLE: &str = "--role";
 /// A role: its name, and the function that runs it in a workspace with a number.
 type Role = (&'static str, fn(&Path, usize));
 
-const ROLES: [Role; 6] = [
+const ROLES: [Role; 7] = [
     ("claim", claims::claim_all),
     ("claim-bare", claims::claim_all_bare),
     ("edit", claims::edit_at_random),
     ("read-all", commands::read_all),
     ("create", wakeups::create_on_request),
     ("idle-crowd", scale::idle),
+    ("model-server", apis::serve),
 ];
 
 /// The role in these arguments, and the remaining arguments.

@@ -14,6 +14,7 @@
 )]
 
 mod agents;
+mod apis;
 mod child_process;
 mod claims;
 mod commands;
@@ -40,8 +41,9 @@ use report::Report;
 /// A row: its name on the command line, its title, and its function.
 type Row = (&'static str, &'static str, fn(&mut Report));
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 17] = [
     ("turns", "overhead of a turn: wall time minus the time of model and tools", turns::measure),
+    ("apis", "overhead of a turn with a server that answers at once, in each API", apis::measure),
     ("session", "20 tasks by 3 teammates, the whole process", sessions::measure_session),
     ("claims", "claims by 8 claimers in 4 processes, and the bare loop", claims::measure_rate),
     ("claim", "one claim in a running process, on boards of 10,000 and 100 tasks", claims::measure_one),
@@ -50,6 +52,7 @@ const ROWS: [Row; 15] = [
     ("wake", "from a new task to the idle teammate's request, and what idling costs", wakeups::measure),
     ("idle", "1,000 idle teammates with a long memory", scale::measure_idle),
     ("crowd", "300 teammates whose model takes a second", scale::measure_busy),
+    ("server", "300 members on one server whose model takes a second", apis::measure_crowd),
     ("start", "from process start to the first request, on a board of 10,000 tasks", sessions::measure_start),
     ("resume", "a killed team of 50: from relaunch to the first request", resumes::measure),
     ("worktree", "a worktree for a task, and the extra time of a merge over git and verify", worktrees::measure),

@@ -14,6 +14,7 @@ use brigade::ports::{
     Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, Stores, ToolSpec, WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
+use brigade::stores::accounts::AccountFiles;
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use brigade::team::{self, StartOptions, TeamDependencies};
@@ -114,7 +115,7 @@ impl TeamSetup<'_> {
             workspace: self.workspace.to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
             sandbox: Sandbox::open(sandbox::own_guard().unwrap(), self.workspace, Vec::new()).unwrap(),
-            accounts: None,
+            accounts: Some(Arc::new(AccountFiles::in_folder(self.workspace.join("accounts")))),
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,
