@@ -4,12 +4,13 @@ mod board;
 mod servers;
 mod usage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
+pub(super) use servers::not_listed;
 
 use super::consent;
 use super::context::Context;
@@ -61,11 +62,11 @@ enum Verdict {
 
 /// A check and its result.
 #[derive(Debug, Clone, Serialize)]
-struct Finding {
+pub(super) struct Finding {
     check: &'static str,
     verdict: Verdict,
-    text: String,
-    hint: Option<String>,
+    pub(super) text: String,
+    pub(super) hint: Option<String>,
 }
 
 fn ok(check: &'static str, text: impl Into<String>) -> Finding {
@@ -391,10 +392,11 @@ fn model_specs(context: &Context) -> Vec<ModelSpec> {
 
 /// Checks the providers' keys. The finding contains the names of variables, never their values.
 fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
-    let set: Vec<&str> =
+    // Several providers can use the same variable.
+    let set: BTreeSet<&str> =
         providers::PROVIDERS.iter().flat_map(providers::Provider::keys).filter(|name| is_set(name)).collect();
     if !set.is_empty() {
-        return ok("keys", format!("set: {}", set.join(", ")));
+        return ok("keys", format!("set: {}", Vec::from_iter(set).join(", ")));
     }
     let is_used = |provider: &&providers::Provider| specs.iter().any(|spec| spec.provider == provider.name);
     let used: Vec<&providers::Provider> = providers::PROVIDERS.iter().filter(is_used).collect();
@@ -442,5 +444,6 @@ mod tests {
             (Verdict::Warn, missed)
         );
         assert_eq!(check_keys(&[], |name| name == "ANTHROPIC_API_KEY").text, "set: ANTHROPIC_API_KEY");
+        assert_eq!(check_keys(&[], |name| name == "OPENAI_API_KEY").text, "set: OPENAI_API_KEY", "of two providers");
     }
 }

@@ -60,6 +60,10 @@ const RATE_LIMITED: [&str; 2] = ["rate limit", "too many requests"];
 /// The kinds of errors of a wrong key or model: those of the API, and that of servers that are compatible with other APIs too.
 const WRONG_SETTING_KINDS: [&str; 4] =
     ["authentication_error", "permission_error", "not_found_error", "model_not_found"];
+/// The kind of LiteLLM's answer to a wrong key, if it has no database of keys.
+const NO_KEY_DATABASE: &str = "no_db_connection";
+/// Parts of messages about an unknown model in answers without such a kind: of LiteLLM, OpenRouter, Mistral and DeepSeek, in lower case.
+const UNKNOWN_MODEL: [&str; 4] = ["invalid model name", "is not a valid model id", "invalid model:", "model not exist"];
 /// The kinds of errors about an account without credit. Time alone does not help.
 const BILLING_ERRORS: [&str; 3] = ["billing_error", "insufficient_quota", "credit_balance_exhausted"];
 /// The kind of an error about a plan that is used up for hours.
@@ -141,13 +145,23 @@ impl ApiError {
 
     /// Returns true if the account of the key has no credit.
     fn is_about_credit(&self) -> bool {
+        self.is_one_of(&BILLING_ERRORS) || self.says(&NO_CREDIT)
+    }
+
+    /// Returns true if its message contains one of these texts, which are in lower case.
+    fn says(&self, texts: &[&str]) -> bool {
         let message = self.message.as_deref().unwrap_or("").to_lowercase();
-        self.is_one_of(&BILLING_ERRORS) || NO_CREDIT.iter().any(|text| message.contains(text))
+        texts.iter().any(|text| message.contains(text))
+    }
+
+    /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
+    fn refuses_key(&self, status: u16) -> bool {
+        matches!(status, 401..=403) || self.is_about_credit() || self.is_one_of(&[NO_KEY_DATABASE])
     }
 
     /// Returns true if the key or the model in the settings is wrong, or the account has no credit.
     fn is_wrong_setting(&self) -> bool {
-        self.is_about_credit() || self.is_one_of(&WRONG_SETTING_KINDS)
+        self.refuses_key(0) || self.is_one_of(&WRONG_SETTING_KINDS) || self.says(&UNKNOWN_MODEL)
     }
 
     /// The context window in an error about too many tokens.
@@ -172,7 +186,7 @@ fn numbers(text: &str) -> impl Iterator<Item = u64> {
 
 /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
 pub fn refuses_key(status: u16, body: &str) -> bool {
-    matches!(status, 401..=403) || ApiError::of_body(body).is_about_credit()
+    ApiError::of_body(body).refuses_key(status)
 }
 
 /// The error for a key that the server refuses. It names the variables that hold the keys, not the request, so that
@@ -434,6 +448,8 @@ mod tests {
         ] {
             assert!(matches!(of(status, &[], body), ModelError::WrongSetting(_)), "{body}");
         }
+        let litellm = r#"{"error":{"message":"No connected db.","type":"no_db_connection","code":"400"}}"#;
+        assert!(matches!(of(400, &[], litellm), ModelError::WrongSetting(_)) && refuses_key(400, litellm));
         let refilled = of(402, &[("retry-after", "60")], "{}");
         assert!(matches!(refilled, ModelError::Limited { wait: Some(_), is_quota: false, .. }), "{refilled:?}");
     }
@@ -496,6 +512,11 @@ mod tests {
             (404, r#"{"type":"error","error":{"type":"not_found_error","message":"model: m-9"}}"#),
             (404, r#"{"error":{"message":"The model `m-9` does not exist","type":"NotFoundError","code":404}}"#),
             (400, r#"{"error":{"message":"no","type":"invalid_request_error","code":"model_not_found"}}"#),
+            // Of LiteLLM, OpenRouter, Mistral and DeepSeek.
+            (400, r#"{"error":{"message":"/chat/completions: Invalid model name passed in model=m-9.","code":"400"}}"#),
+            (400, r#"{"error":{"message":"v/m-9 is not a valid model ID","code":400}}"#),
+            (400, r#"{"object":"error","message":"Invalid model: m-9","type":"invalid_model"}"#),
+            (400, r#"{"error":{"message":"Model Not Exist","type":"invalid_request_error"}}"#),
         ] {
             assert!(matches!(of(status, &[], body), ModelError::WrongSetting(_)), "{body}");
         }

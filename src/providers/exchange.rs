@@ -112,8 +112,10 @@ pub struct HttpModel {
     pub provider: String,
     pub client: Client,
     pub url: Url,
-    /// The setting or variable with the address; `None` for the default address.
+    /// The setting or variable with the address; `None` for the address of a service on the internet.
     pub address_setting: Option<&'static str>,
+    /// The way to start the server, for people.
+    pub start: Option<&'static str>,
     /// Its account at that address.
     pub account: AccountId,
     pub context_window_tokens: Option<u64>,
@@ -143,7 +145,7 @@ impl HttpModel {
         }
     }
 
-    /// The error of a request without an answer. The default address is right, so a failure to reach it is temporary.
+    /// The error of a request without an answer. The address of a service is right, so a failure to reach it is temporary.
     fn no_answer(&self, error: reqwest::Error) -> ModelError {
         let is_certain = !error.is_timeout();
         let text = http::no_answer_reason(error);
@@ -151,9 +153,8 @@ impl HttpModel {
             Some(setting) if is_certain && !http::has_answered(&self.url) => {
                 // The URL has neither a password nor a query.
                 let url = &self.url;
-                ModelError::NoServer(format!(
-                    "{text}; the request went to {url}: start that server, or correct `{setting}`"
-                ))
+                let start = self.start.map_or("start that server".to_owned(), |start| format!("start it: {start}"));
+                ModelError::NoServer(format!("{text}; the request went to {url}: {start}, or correct `{setting}`"))
             }
             _ => temporary(text),
         }
@@ -162,7 +163,11 @@ impl HttpModel {
     /// The address of the last request, and the settings to correct.
     fn wrong_address(&self, model: &str) -> String {
         let address_setting = self.address_setting.map(|setting| format!("`{setting}` or ")).unwrap_or_default();
-        format!("the request went to {}: correct {address_setting}`model`, which is `{model}`", self.url)
+        let other_api = match (self.api.kind(), self.address_setting) {
+            (ApiKind::Responses, Some(_)) => "; a server without this API needs `api = \"chat\"`",
+            _ => "",
+        };
+        format!("the request went to {}: correct {address_setting}`model`, which is `{model}`{other_api}", self.url)
     }
 
     /// The server's host, with the port if it is not the default one.

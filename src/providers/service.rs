@@ -85,6 +85,8 @@ impl Service {
         commands: &KeyCommands,
     ) -> Result<HttpModel, String> {
         let (address_setting, base) = self.configured_base(spec, variable).unzip();
+        // A server on this machine can be off, or at another port.
+        let address_setting = address_setting.or((!self.needs_key).then_some("base_url"));
         let Some(base) = base.as_deref().or(self.base_url) else {
             return Err(format!("the provider `{}` needs `base_url`, the address of its server", spec.provider));
         };
@@ -139,6 +141,7 @@ impl Service {
             client: http::client(&url)?,
             url,
             address_setting,
+            start: self.first_use.start,
             account: AccountId::of(&account.iter().map(Vec::as_slice).collect::<Vec<_>>()),
             context_window_tokens: (self.window_tokens)(&spec.model),
             headers,
@@ -202,6 +205,10 @@ impl Service {
             return Err("must start with http:// or https://".to_owned());
         }
         let base = base.strip_suffix(path_of(api)).unwrap_or(base);
+        if let Some(other) = ApiKind::ALL.iter().find(|other| base.ends_with(path_of(**other))) {
+            let (path, other, api) = (path_of(*other), other.as_str(), api.as_str());
+            return Err(format!("ends with {path}, but the API is `{api}`: remove that, or set `api = \"{other}\"`"));
+        }
         let mut url: Url = base.parse().map_err(|error| format!("is not a URL: {error}"))?;
         if !url.username().is_empty() || url.password().is_some() {
             let names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();

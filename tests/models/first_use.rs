@@ -1,8 +1,10 @@
 //! The first use of a server: `init` chooses a model of its list, `doctor` shows its models, and the team works.
 
+use brigade::domain::team_spec::ModelSpec;
+use brigade::providers::{PROVIDERS, connect};
 use serde_json::{Value, json};
 
-use super::answers::KEY;
+use super::answers::{KEY, request};
 use super::chat::diligent;
 use super::team::{both, run, statuses};
 use crate::testkit::model_server::{ReceivedRequest, Reply, Server, ServerAction, chunk, full_response};
@@ -72,7 +74,7 @@ async fn local_starter_takes_a_coder_model_and_works() {
 
 #[tokio::test]
 async fn every_service_has_a_starter() {
-    for provider in brigade::providers::PROVIDERS.iter().filter(|provider| provider.service.is_some()) {
+    for provider in PROVIDERS.iter().filter(|provider| provider.service.is_some()) {
         let workspace = TestWorkspace::new();
         let address = "http://127.0.0.1:1/v1";
         let (code, output) = init(&workspace, provider.name, address, &["--model", "it's \"m\""]).await;
@@ -114,6 +116,42 @@ async fn starter_names_near_models_and_window() {
     let config = workspace.read("brigade.toml");
     assert!(config.contains("context_window_tokens = 4096") && config.contains("output_tokens_max = 1024"), "{config}");
     assert_eq!(run(&workspace, &["config", "show"], &[]).await.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn starter_names_missing_key_of_server() {
+    let refusing = Server::start(|_, _| full_response(401, "", "no")).await;
+    let workspace = TestWorkspace::new();
+    let (code, output) = init(&workspace, "openai", &address(&refusing), &[]).await;
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("needs a key (401); set OPENAI_API_KEY"), "{output}");
+    let config = workspace.read("brigade.toml");
+    assert!(config.contains("If the server needs a key, set the environment variable OPENAI_API_KEY."), "{config}");
+}
+
+#[tokio::test]
+async fn address_of_other_api_is_refused_by_name() {
+    let workspace = TestWorkspace::new();
+    let (code, output) = init(&workspace, "openai", "http://127.0.0.1:1/v1/chat/completions", &[]).await;
+    assert_eq!(code, Some(2), "{output}");
+    let reason = "ends with /chat/completions, but the API is `responses`: remove that, or set `api = \"chat\"`";
+    assert!(output.contains(reason), "{output}");
+    let gateway = Server::start(|_, _| full_response(404, "", "no such page")).await;
+    let spec = ModelSpec { base_url: Some(gateway.url.clone()), ..ModelSpec::new("openai", "m") };
+    let error = connect(&spec).unwrap().request(request(), &()).await.unwrap_err().to_string();
+    assert!(error.ends_with("; a server without this API needs `api = \"chat\"`"), "{error}");
+}
+
+/// A server on this machine can be off: a request that cannot reach it fails at once, with the command that starts it.
+#[test]
+fn default_address_on_this_machine_can_be_wrong() {
+    let key = |name: &str| (!name.ends_with("_URL")).then(|| KEY.to_owned());
+    for row in PROVIDERS {
+        let Some(service) = row.service.as_ref().filter(|service| service.base_url.is_some()) else { continue };
+        let model = service.model(&ModelSpec::new(row.name, "m"), &key).unwrap();
+        let setting = (!service.needs_key).then_some("base_url");
+        assert_eq!((model.address_setting, model.start), (setting, service.first_use.start), "{}", row.name);
+    }
 }
 
 /// A list of a server is data: it is bounded, and no model of it can change the config or the terminal.
@@ -204,6 +242,7 @@ async fn doctor_names_refused_key_and_missing_server() {
     workspace.write("brigade.toml", &config("vllm", &without_list.url, "m", ""));
     let output = doctor(&workspace, &[]).await;
     assert!(output.contains("is reachable, but lists no models: it answered 404"), "{output}");
+    assert!(output.contains("if its requests fail too, correct base_url or set VLLM_API_KEY"), "{output}");
 }
 
 /// The files of a clone must not make `doctor` send a key, or anything else, to a server of theirs.

@@ -83,7 +83,7 @@ async fn check(usage: &Usage) -> Vec<Finding> {
             let models = usage.models.iter().flat_map(|(name, windows)| check_model(service, &catalog, name, windows));
             std::iter::once(listed(&server, &model, &catalog)).chain(models).collect()
         }
-        Err(error) => vec![not_listed(provider, service, &server, &model, &error)],
+        Err(error) => vec![not_listed(provider, &server, &model, &error)],
     }
 }
 
@@ -95,16 +95,11 @@ fn listed(server: &str, model: &HttpModel, catalog: &Catalog) -> Finding {
     ok("server", format!("{server}, {}, lists {models}{more}{names}", key_text(model)))
 }
 
-fn not_listed(
-    provider: &Provider,
-    service: &Service,
-    server: &str,
-    model: &HttpModel,
-    error: &CatalogError,
-) -> Finding {
+/// The reason why a server lists no models, and the next step.
+pub fn not_listed(provider: &Provider, server: &str, model: &HttpModel, error: &CatalogError) -> Finding {
     match error {
         CatalogError::NoServer(reason) => {
-            let start = service.first_use.start.map_or("start it".to_owned(), |start| format!("start it: {start}"));
+            let start = model.start.map_or("start it".to_owned(), |start| format!("start it: {start}"));
             let address = model.address_setting.unwrap_or("base_url");
             warn("server", format!("{server} {reason}"), format!("{start}, or correct {address}"))
         }
@@ -124,7 +119,11 @@ fn not_listed(
             fail("server", text, format!("correct the value of {variables}"))
         }
         CatalogError::NoList(reason) => {
-            ok("server", format!("{server}, {}, is reachable, but lists no models: {reason}", key_text(model)))
+            let text = format!("{server}, {}, is reachable, but lists no models: {reason}", key_text(model));
+            let key =
+                if model.key_variables.is_empty() { format!(" or set {}", model.missing_key) } else { String::new() };
+            let hint = |setting| format!("if its requests fail too, correct {setting}{key}");
+            warn("server", text, model.address_setting.map(hint).unwrap_or_default())
         }
     }
 }

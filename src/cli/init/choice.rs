@@ -1,11 +1,12 @@
 //! The model of a new team: the one that the person names, or a suitable one of the server.
 
 use super::starter::{Model, Provider};
+use crate::cli::doctor::not_listed;
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::suggestion::nearest_up_to;
 use crate::domain::team_spec::ModelSpec;
 use crate::providers;
-use crate::providers::catalog::{Catalog, CatalogError, ListedModel, WindowSource};
+use crate::providers::catalog::{Catalog, ListedModel, WindowSource};
 use crate::providers::service::Service;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{count, join_up_to, one_line};
@@ -29,7 +30,7 @@ pub(super) struct Choice {
 /// # Errors
 /// The address is missing or wrong, or no model is known.
 pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Option<&str>) -> CliResult<Choice> {
-    let Some(service) = provider.row().and_then(|row| row.service.as_ref()) else {
+    let Some((row, service)) = provider.row().and_then(|row| Some((row, row.service.as_ref()?))) else {
         if let Some(option) = model.map(|_| "--model").or(base_url.map(|_| "--base-url")) {
             let message = format!("cannot use {option}: the provider `{}` has no server", provider.name());
             return Err(CliError::usage(message).hint("`brigade init --help` lists the providers"));
@@ -44,9 +45,16 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
     choice.model.base_url = spec.base_url.clone();
     match service.model(&spec, &|name| std::env::var(name).ok()) {
         Ok(client) => {
-            let server = format!("{} at {}", provider.name(), client.url.origin().ascii_serialization());
-            let catalog = service.catalog(&client).await;
-            choice.use_catalog(service, &server, model, catalog);
+            let server = format!("{} at {}", row.name, client.url.origin().ascii_serialization());
+            match service.catalog(&client).await {
+                Ok(catalog) => choice.use_catalog(service, &server, model, &catalog),
+                Err(error) => {
+                    let problem = not_listed(row, &server, &client, &error);
+                    let hint = problem.hint.filter(|hint| !hint.is_empty());
+                    let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                    choice.notes.push(format!("{}{hint}", problem.text));
+                }
+            }
         }
         // A key can be set later, an address is part of the file.
         Err(_) if base_url.is_none() && service.base_url.is_some() => {}
@@ -68,24 +76,7 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
 }
 
 impl Choice {
-    fn use_catalog(
-        &mut self,
-        service: &Service,
-        server: &str,
-        named: Option<&str>,
-        catalog: Result<Catalog, CatalogError>,
-    ) {
-        let catalog = match catalog {
-            Ok(catalog) => catalog,
-            Err(error @ CatalogError::NoServer(_)) => {
-                let start = service.first_use.start.map(|start| format!("; start it: {start}")).unwrap_or_default();
-                return self.notes.push(format!("{server} {error}{start}"));
-            }
-            Err(CatalogError::KeyRefused(status)) => {
-                return self.notes.push(format!("{server} refused the key ({status})"));
-            }
-            Err(error) => return self.notes.push(format!("{server} lists no models: {error}")),
-        };
+    fn use_catalog(&mut self, service: &Service, server: &str, named: Option<&str>, catalog: &Catalog) {
         let names = join_up_to(catalog.models.iter().map(|model| one_line(&model.name)), MODELS_SHOWN_MAX);
         let models = count(catalog.models.len(), "model");
         self.notes.push(format!("{server} lists {models}{}{names}", if names.is_empty() { "" } else { ": " }));

@@ -179,7 +179,7 @@ fn model_lead(provider: Provider, model: &Model) -> String {
     let about_key = if needs_key {
         format!("The key is in the environment variable {keys}.")
     } else {
-        format!("The server needs no key. If yours does, set the environment variable {keys}.")
+        format!("If the server needs a key, set the environment variable {keys}.")
     };
     let mut text = format!("\n# {about_key} For a server at another address, set `base_url`.\n[teams.NAME.lead]\n");
     text += &format!("provider = {}\nmodel = {}\n", quoted(provider.name()), quoted(&model.name));
