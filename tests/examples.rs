@@ -118,3 +118,19 @@ fn example_configs_are_valid() {
         assert!(text(&stdout).contains("anthropic"), "{folder}: {}", text(&stdout));
     }
 }
+
+#[test]
+fn example_recorded_works_without_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut brigade = Command::new(env!("CARGO_BIN_EXE_brigade"));
+    brigade.args(["run", "--config"]).arg(root().join("examples/recorded/brigade.toml"));
+    brigade.arg("--workspace").arg(folder.path()).current_dir(folder.path());
+    brigade.env("XDG_STATE_HOME", folder.path().join("state")).env("BRIGADE_TRUST", "1");
+    let output = brigade.output().unwrap();
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    let again = "after a change of prompts or tools: UPDATE_RECORDINGS=1 cargo test --locked --test models recording";
+    assert!(output.status.success(), "{again}\n{printed}");
+    assert_eq!(tasks(folder.path()), ["completed"; 2], "{again}\n{printed}");
+    assert!(read(folder.path(), "convert.sh").contains("* 9 / 5 + 32"));
+    assert!(printed.contains("The converter is done, and its test passes."), "{printed}");
+}

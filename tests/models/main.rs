@@ -8,6 +8,7 @@ mod chat;
 mod failures;
 mod first_use;
 mod outages;
+mod recordings;
 mod responses;
 mod settings;
 

@@ -20,7 +20,7 @@ fn event(event: &Value) -> String {
 }
 
 /// The events of an answer with these items.
-fn events(items: &[Value], usage: &Value) -> String {
+pub fn events(items: &[Value], usage: &Value) -> String {
     let mut events = event(&json!({"type": "response.created", "response": {"status": "in_progress"}}));
     for (index, item) in items.iter().enumerate() {
         events += &event(&json!({"type": "response.output_item.done", "output_index": index, "item": item}));
