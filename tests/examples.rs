@@ -109,13 +109,13 @@ fn example_from_config_completes_tasks() {
 
 #[test]
 fn example_configs_are_valid() {
-    for folder in ["real-key", "local-server"] {
+    for (folder, provider) in [("real-key", "anthropic"), ("local-server", "llamacpp"), ("recorded", "recorded")] {
         let config = root().join("examples").join(folder).join("brigade.toml");
         let mut brigade = Command::new(env!("CARGO_BIN_EXE_brigade"));
         let Output { status, stdout, stderr } =
             brigade.args(["config", "show", "--config"]).arg(&config).output().unwrap();
         assert!(status.success(), "{folder}: {}", text(&stderr));
-        assert!(text(&stdout).contains("anthropic"), "{folder}: {}", text(&stdout));
+        assert!(text(&stdout).contains(provider), "{folder}: {}", text(&stdout));
     }
 }
 

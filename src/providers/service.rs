@@ -85,8 +85,6 @@ impl Service {
         commands: &KeyCommands,
     ) -> Result<HttpModel, String> {
         let (address_setting, base) = self.configured_base(spec, variable).unzip();
-        // A server on this machine can be off, or at another port.
-        let address_setting = address_setting.or((!self.needs_key).then_some("base_url"));
         let Some(base) = base.as_deref().or(self.base_url) else {
             return Err(format!("the provider `{}` needs `base_url`, the address of its server", spec.provider));
         };
@@ -140,7 +138,8 @@ impl Service {
             provider: spec.provider.clone(),
             client: http::client(&url)?,
             url,
-            address_setting,
+            // A server on this machine can be off, or at another port.
+            address_setting: address_setting.or((!self.needs_key).then_some("base_url")),
             start: self.first_use.start,
             account: AccountId::of(&account.iter().map(Vec::as_slice).collect::<Vec<_>>()),
             context_window_tokens: (self.window_tokens)(&spec.model),
