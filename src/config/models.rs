@@ -10,8 +10,8 @@ use super::members::MemberValues;
 use super::resolve::{Resolver, Source, Sourced, sourced, text_of, words_of};
 use super::settings::{self, MODEL_SETTINGS, OF_ADDRESS, OF_MODEL};
 use crate::domain::model_spec::{
-    ApiKind, CompatSpec, EXTRA_BODY_BYTES_MAX, Effort, IdForm, InstructionRole, MaxTokensField, ModelSpec,
-    OWN_BODY_FIELDS, OWN_HEADERS, ThinkingForm,
+    ApiKind, CompatSpec, CostSource, EXTRA_BODY_BYTES_MAX, Effort, IdForm, InstructionRole, MaxTokensField, ModelSpec,
+    OWN_BODY_FIELDS, OWN_HEADERS, ReasoningBack, SessionHeader, ThinkingForm,
 };
 use crate::domain::suggestion::did_you_mean;
 use crate::domain::team_spec::AgentKind;
@@ -65,6 +65,11 @@ fn compat_of(table: &Map<String, Json>) -> CompatSpec {
     CompatSpec {
         max_tokens_field: word("max_tokens_field").and_then(MaxTokensField::from_word),
         stream_options: flag("stream_options"),
+        include: flag("include"),
+        cache: flag("cache"),
+        session_header: word("session_header").and_then(SessionHeader::from_word),
+        reasoning_back: word("reasoning_back").and_then(ReasoningBack::from_word),
+        cost: word("cost").and_then(CostSource::from_word),
         instruction_role: word("instruction_role").and_then(InstructionRole::from_word),
         id_form: word("id_form").and_then(IdForm::from_word),
         strict: flag("strict"),

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::domain::budget::TOKENS_MAX;
-use crate::domain::model_spec::{ApiKind, Effort, IdForm, InstructionRole, MaxTokensField, ThinkingForm};
+use crate::domain::model_spec::{
+    ApiKind, CostSource, Effort, IdForm, InstructionRole, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm,
+};
 use crate::domain::permission::PermissionMode;
 use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
 use crate::domain::words::words;
@@ -232,8 +234,13 @@ pub const MODEL_SETTINGS: &[Setting] = &[
 /// The differences of a server from its API.
 #[rustfmt::skip]
 pub const COMPAT_SETTINGS: &[Setting] = &[
-    setting("max_tokens_field", ValueKind::Choice(&MaxTokensField::WORDS), Effect::None, "The field with the limit of an answer, in chat completions."),
+    setting("max_tokens_field", ValueKind::Choice(&MaxTokensField::WORDS), Effect::None, "The field with the limit of an answer, in chat completions and Responses."),
     setting("stream_options", ValueKind::Flag, Effect::None, "If true, `stream_options` asks for usage, in chat completions."),
+    setting("include", ValueKind::Flag, Effect::None, "If true, `include` asks for encrypted reasoning, in Responses."),
+    setting("cache", ValueKind::Flag, Effect::None, "If true, `prompt_cache_key` tells requests of one member from others, in chat completions and Responses."),
+    setting("session_header", ValueKind::Choice(&SessionHeader::WORDS), Effect::None, "The header with the same key as `prompt_cache_key`, by which a service finds the server with the cache."),
+    setting("reasoning_back", ValueKind::Choice(&ReasoningBack::WORDS), Effect::None, "The field in which reasoning goes back, in chat completions: the one in which it came, or a named one, which is empty beside calls without reasoning."),
+    setting("cost", ValueKind::Choice(&CostSource::WORDS), Effect::None, "The cost of an answer: the bill that the server reports, if it does, or always that of `prices`. Default: reported."),
     setting("instruction_role", ValueKind::Choice(&InstructionRole::WORDS), Effect::None, "The role of the system prompt, in chat completions."),
     setting("id_form", ValueKind::Choice(&IdForm::WORDS), Effect::None, "The ids of calls that the server accepts, in chat completions: any, or nine letters and digits."),
     setting("strict", ValueKind::Flag, Effect::None, "The value of `strict` of each tool, in chat completions. Default: not sent."),
@@ -494,6 +501,11 @@ mod tests {
         "temperature",
         "max_tokens_field",
         "stream_options",
+        "include",
+        "cache",
+        "session_header",
+        "reasoning_back",
+        "cost",
         "instruction_role",
         "id_form",
         "strict",

@@ -5,7 +5,7 @@ use std::fs;
 use super::*;
 use serde_json::json;
 
-use crate::domain::model_spec::{Effort, ThinkingForm};
+use crate::domain::model_spec::{CostSource, Effort, ReasoningBack, SessionHeader, ThinkingForm};
 use crate::domain::team_spec::{Memory, ModelSpec, SetupSpec, TeamSpec};
 
 struct ConfigFolder {
@@ -425,7 +425,7 @@ const NAMED_MODELS: &str = r#"
     model = "gpt-6-luna"
     effort = "high"
     headers = { X-Team = "a", Authorization = "Bearer sk-config-4711-secret" }
-    compat = { max_tokens_field = "max_tokens", stream_options = false, thinking = "reasoning" }
+    compat = { max_tokens_field = "max_tokens", stream_options = false, thinking = "reasoning", reasoning_back = "none", cache = true, session_header = "x-session-id", cost = "prices", include = false }
     extra_body = { top_p = 0.5, reasoning = { max = 3 } }
     key_command = "print-key"
     output_tokens_max = 4000
@@ -460,6 +460,9 @@ fn named_model_gives_its_settings_to_members() {
     assert_eq!(serde_json::Value::from(lead.extra_body.clone()), json!({ "top_p": 0.5, "reasoning": { "max": 3 } }));
     let compat = lead.compat;
     assert_eq!((compat.stream_options, compat.thinking), (Some(false), Some(ThinkingForm::Reasoning)));
+    let (header, back) = (compat.session_header, compat.reasoning_back);
+    assert_eq!((header, back), (Some(SessionHeader::XSessionId), Some(ReasoningBack::None)));
+    assert_eq!((compat.cost, compat.cache, compat.include), (Some(CostSource::Prices), Some(true), Some(false)));
     assert_eq!(lead.fallback, [ModelSpec::new("ollama", "spare")]);
     let [heir, own, elsewhere] = [0, 1, 2].map(|index| &resolved.spec.members[index].model);
     assert_eq!(heir, lead, "a member without a model has the lead's");

@@ -58,12 +58,44 @@ words! {
         ChatTemplate = "chat_template_kwargs",
     }
 
-    /// The field with the limit of an answer in chat completions.
+    /// The field with the limit of an answer, in chat completions and Responses.
     pub enum MaxTokensField {
         /// `max_tokens`, which most servers know.
         MaxTokens = "max_tokens",
         /// `max_completion_tokens`, its successor.
         MaxCompletionTokens = "max_completion_tokens",
+        /// `max_output_tokens`, that of Responses.
+        MaxOutputTokens = "max_output_tokens",
+    }
+
+    /// The field in which the reasoning of an answer goes back, in chat completions.
+    pub enum ReasoningBack {
+        /// The one in which it came.
+        SameField = "same_field",
+        /// `reasoning_content`. Beside calls, an empty one if there is no reasoning.
+        Content = "reasoning_content",
+        /// `reasoning`. Beside calls, an empty one if there is no reasoning.
+        Reasoning = "reasoning",
+        /// None: it does not go back.
+        None = "none",
+    }
+
+    /// The header with the key of a session, by which a service finds the server with its cache.
+    pub enum SessionHeader {
+        /// No header.
+        None = "none",
+        /// `x-session-id`.
+        XSessionId = "x-session-id",
+        /// `x-session-affinity`.
+        XSessionAffinity = "x-session-affinity",
+    }
+
+    /// The source of the cost of an answer.
+    pub enum CostSource {
+        /// The bill that the server reports, if it does.
+        Reported = "reported",
+        /// The table of prices.
+        Prices = "prices",
     }
 
     /// The role of the system prompt in chat completions.
@@ -110,7 +142,7 @@ impl MaxTokensField {
     pub fn other(self) -> Self {
         match self {
             Self::MaxTokens => Self::MaxCompletionTokens,
-            Self::MaxCompletionTokens => Self::MaxTokens,
+            Self::MaxCompletionTokens | Self::MaxOutputTokens => Self::MaxTokens,
         }
     }
 }
@@ -138,6 +170,7 @@ pub const OWN_BODY_FIELDS: &[&str] = &[
     "store",
     "include",
     "previous_response_id",
+    "prompt_cache_key",
 ];
 
 /// The headers that Brigade or HTTP sets.
@@ -162,6 +195,16 @@ pub struct CompatSpec {
     pub max_tokens_field: Option<MaxTokensField>,
     /// True if `stream_options` is sent.
     pub stream_options: Option<bool>,
+    /// True if `include` is sent.
+    pub include: Option<bool>,
+    /// True if `prompt_cache_key` is sent.
+    pub cache: Option<bool>,
+    /// The header with the key of a session.
+    pub session_header: Option<SessionHeader>,
+    /// The field in which reasoning goes back.
+    pub reasoning_back: Option<ReasoningBack>,
+    /// The source of the cost of an answer.
+    pub cost: Option<CostSource>,
     /// The role of the system prompt.
     pub instruction_role: Option<InstructionRole>,
     /// The form of the ids of calls.

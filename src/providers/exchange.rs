@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use parking_lot::RwLock;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
+use super::compat::Compat;
 use super::errors::{self, ApiError};
 use super::http::{self, TransportError};
 use super::key_command::{KeyCommand, secret_header};
@@ -42,17 +44,11 @@ pub trait Api: Send + Sync {
     /// Returns the API.
     fn kind(&self) -> ApiKind;
 
-    /// Returns the JSON body of a request.
-    fn body(&self, request: &ModelRequest) -> Vec<u8>;
+    /// Returns the JSON body of a request to a server with these differences.
+    fn body(&self, request: &ModelRequest, compat: &Compat) -> Vec<u8>;
 
     /// Starts an answer without content.
     fn assembler(&self) -> Box<dyn Assembler>;
-
-    /// Changes all later bodies if the server refused an optional field of this one. Returns the setting that makes the change
-    /// permanent, or `None` if nothing can be changed.
-    fn adapt(&self, _refusal: &str) -> Option<&'static str> {
-        None
-    }
 }
 
 /// Assembles an answer from the events of its stream.
@@ -103,8 +99,8 @@ pub struct CommandKey {
 
 /// A server with an API, and the keys for it.
 pub struct HttpModel {
-    /// The fields that the settings of the member add to each request.
-    pub options: RequestOptions,
+    /// The form of its requests, as far as the server has not refused it.
+    pub options: RwLock<RequestOptions>,
     /// The command that prints the key, in place of variables.
     pub key_command: Option<CommandKey>,
     pub api: Box<dyn Api>,
@@ -190,15 +186,19 @@ impl HttpModel {
     }
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
-        let key = self.printed_key().await?;
-        let response = self.send(request, key.as_ref(), listener).await?;
-        let (response, key) = match self.expect_answer(response, request, key, listener, true).await? {
-            Expected::Answer(response) => return self.read_answer(response, request, listener).await,
-            Expected::Again(key) => (self.send(request, key.as_ref(), listener).await?, key),
-        };
-        match self.expect_answer(response, request, key, listener, false).await? {
-            Expected::Answer(response) => self.read_answer(response, request, listener).await,
-            Expected::Again(_) => Err(temporary("refused the request".to_owned())),
+        let mut key = self.printed_key().await?;
+        let mut may_renew = true;
+        loop {
+            let response = self.send(request, key.as_ref(), listener).await?;
+            match self.expect_answer(response, request, key.as_ref().filter(|_| may_renew), listener).await? {
+                Expected::Answer(response) => return self.read_answer(response, request, listener).await,
+                // Each optional field is left out once.
+                Expected::WithoutField => {}
+                Expected::Renewed(renewed) => {
+                    key = Some(renewed);
+                    may_renew = false;
+                }
+            }
         }
     }
 
@@ -222,7 +222,13 @@ impl HttpModel {
                 .map_err(|reason| ModelError::WrongSetting(format!("`key_command` printed a key that {reason}")))?;
             headers.insert(*header, value);
         }
-        let body = self.options.add_to(self.api.body(&self.without_foreign_parts(request)), request.output_tokens_max);
+        let (body, session_header) = {
+            let options = self.options.read();
+            (options.body(&*self.api, &self.without_foreign_parts(request)), options.session_header(request))
+        };
+        if let Some((name, value)) = session_header {
+            headers.entry(name).or_insert(value);
+        }
         let post = self.client.post(self.url.clone()).headers(headers).body(body);
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
         let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
@@ -239,15 +245,14 @@ impl HttpModel {
         Ok(response)
     }
 
-    /// Returns the response if it can be an answer. If the server refused a field or a key that can be replaced, the request can be sent
-    /// again.
+    /// Returns the response if it can be an answer. If the server refused an optional field, or `renewable`, an old key of the command, the
+    /// request can be sent again.
     async fn expect_answer(
         &self,
         response: Response,
         request: &ModelRequest,
-        key: Option<Secret>,
+        renewable: Option<&Secret>,
         listener: &dyn Listener,
-        may_adapt: bool,
     ) -> Result<Expected, ModelError> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
@@ -264,26 +269,24 @@ impl HttpModel {
         }
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = masked(String::from_utf8_lossy(&bytes).into_owned());
-        if may_adapt
-            && matches!(status, 400 | 422)
-            && let Some(setting) = self.api.adapt(&body)
+        if matches!(status, 400 | 422)
+            && let Some(setting) = self.options.write().adapt(&body)
         {
-            listener.on_notice(&format!("{} refused a field of the request; set {setting}", self.address()));
-            return Ok(Expected::Again(key));
+            listener.on_notice(&format!("{} refused a field of the request; {setting}", self.address()));
+            return Ok(Expected::WithoutField);
         }
-        if may_adapt
-            && status == 401
-            && let (Some(CommandKey { command, .. }), Some(refused)) = (&self.key_command, &key)
+        if status == 401
+            && let (Some(CommandKey { command, .. }), Some(refused)) = (&self.key_command, renewable)
             && let Some(renewed) = command.renewed(refused).await?
         {
-            return Ok(Expected::Again(Some(renewed)));
+            return Ok(Expected::Renewed(renewed));
         }
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
                 Err(ModelError::WrongSetting(self.key_refused(status, &body)))
             }
-            ModelError::Final(text) if matches!(status, 400 | 422) => Err(match self.options.advice(&body) {
+            ModelError::Final(text) if matches!(status, 400 | 422) => Err(match self.options.read().advice(&body) {
                 Some(advice) => ModelError::WrongSetting(format!("{text}; {advice}")),
                 None => ModelError::Final(text),
             }),
@@ -407,8 +410,10 @@ impl HttpModel {
 enum Expected {
     /// The response can be an answer.
     Answer(Response),
-    /// The request is sent again, with this key of the command.
-    Again(Option<Secret>),
+    /// The request is sent again, without a field that the server does not know.
+    WithoutField,
+    /// The request is sent again, with this new key of the command.
+    Renewed(Secret),
 }
 
 /// Returns the complete answer without secrets.

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use catalog::{FirstUse, WindowSource};
-use chat::Compat;
+use compat::Compat;
 use key_command::KeyCommands;
 use service::{KeyVariable, Service};
 
-use crate::domain::model_spec::{IdForm, MaxTokensField, ThinkingForm};
+use crate::domain::model_spec::{IdForm, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm};
 use crate::domain::team_spec::{AgentKind, ApiKind, ExternalProgram, MemberSpec, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
@@ -17,6 +17,7 @@ mod arguments;
 pub mod catalog;
 pub mod chat;
 mod claude_code;
+pub mod compat;
 #[doc(hidden)]
 pub mod errors;
 pub mod exchange;
@@ -189,8 +190,8 @@ const fn responses(
     model: Option<&'static str>,
 ) -> Provider {
     let first_use = FirstUse { model, ..FirstUse::UNKNOWN };
-    let service =
-        Service { base_url, root, keys, api: ApiKind::Responses, compat: COMPLETION_TOKENS, first_use, ..CHAT };
+    let compat = Compat { cache: true, ..COMPLETION_TOKENS };
+    let service = Service { base_url, root, keys, api: ApiKind::Responses, compat, first_use, ..CHAT };
     Provider::http(name, about, service)
 }
 
@@ -214,9 +215,9 @@ pub const PROVIDERS: &[Provider] = &[
     responses("openai", "models of OpenAI; the key is in OPENAI_API_KEY", Some("https://api.openai.com/v1"), "/v1", &[bearer("OPENAI_API_KEY")], Some("gpt-6-luna")),
     responses("azure", "models of OpenAI at Azure, at `base_url`, such as https://RESOURCE.openai.azure.com; `model` is the deployment; the key is in AZURE_OPENAI_API_KEY", None, "/openai/v1", &[KeyVariable { name: "AZURE_OPENAI_API_KEY", header: "api-key", prefix: "" }], None),
     responses("xai", "models of xAI; the key is in XAI_API_KEY", Some("https://api.x.ai/v1"), "/v1", &[bearer("XAI_API_KEY")], Some("grok-4.7")),
-    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], Compat { thinking: ThinkingForm::Reasoning, ..COMPLETION_TOKENS }, "openai/gpt-oss-120b"),
+    hosted("openrouter", "models of many vendors through OpenRouter; the key is in OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", &[bearer("OPENROUTER_API_KEY")], Compat { thinking: ThinkingForm::Reasoning, session_header: SessionHeader::XSessionId, ..COMPLETION_TOKENS }, "openai/gpt-oss-120b"),
     hosted("gemini", "models of Google; the key is in GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai", &[bearer("GEMINI_API_KEY")], Compat { needs_signature: true, ..Compat::DEFAULT }, "gemini-3.8-flash"),
-    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], Compat { needs_reasoning: Some("reasoning_content"), thinking: ThinkingForm::TypeAndEffort, ..Compat::DEFAULT }, "deepseek-flash"),
+    hosted("deepseek", "models of DeepSeek; the key is in DEEPSEEK_API_KEY", "https://api.deepseek.com/v1", &[bearer("DEEPSEEK_API_KEY")], Compat { reasoning_back: ReasoningBack::Content, thinking: ThinkingForm::TypeAndEffort, ..Compat::DEFAULT }, "deepseek-flash"),
     hosted("mistral", "models of Mistral; the key is in MISTRAL_API_KEY", "https://api.mistral.ai/v1", &[bearer("MISTRAL_API_KEY")], Compat { id_form: IdForm::NineAlphanumeric, ..Compat::DEFAULT }, "mistral-large-latest"),
     hosted("groq", "models at Groq; the key is in GROQ_API_KEY", "https://api.groq.com/openai/v1", &[bearer("GROQ_API_KEY")], COMPLETION_TOKENS, "openai/gpt-oss-120b"),
     local("ollama", "models of Ollama on this machine", "http://127.0.0.1:11434/v1", &[bearer("OLLAMA_API_KEY")], OLLAMA),

@@ -6,7 +6,8 @@ use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::catalog::{self, Catalog, CatalogError, FirstUse};
-use super::chat::{ChatApi, Compat};
+use super::chat::ChatApi;
+use super::compat::Compat;
 use super::exchange::{CommandKey, HttpModel};
 use super::http;
 use super::key_command::{KeyCommands, secret_header};
@@ -35,7 +36,7 @@ pub struct Service {
     pub adds_root: bool,
     /// Its API, unless the settings name another one.
     pub api: ApiKind,
-    /// The differences of its chat completions.
+    /// Its differences from the API.
     pub compat: Compat,
     /// Returns the context window of this model in tokens, if it is known.
     pub window_tokens: fn(&str) -> Option<u64>,
@@ -126,13 +127,12 @@ impl Service {
                 names.join(" or ")
             ));
         }
-        let compat = self.compat.with(&spec.compat);
         Ok(HttpModel {
-            options: RequestOptions::new(spec, api, compat.thinking)?,
+            options: RequestOptions::new(spec, api, self.compat)?.into(),
             key_command,
             api: match api {
                 ApiKind::Messages => Box::new(MessagesApi),
-                ApiKind::Chat => Box::new(ChatApi::new(compat)),
+                ApiKind::Chat => Box::new(ChatApi),
                 ApiKind::Responses => Box::new(ResponsesApi),
             },
             provider: spec.provider.clone(),

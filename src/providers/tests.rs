@@ -5,12 +5,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::chat::{ChatApi, Compat};
+use super::chat::ChatApi;
+use super::compat::Compat;
 use super::exchange::Api;
 use super::messages::MessagesApi;
 use super::responses::ResponsesApi;
 use super::sse::SseReader;
 use super::test_requests::{request, user};
+use crate::domain::model_spec::{CompatSpec, MaxTokensField, ReasoningBack};
 use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin, Role};
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
@@ -27,7 +29,7 @@ const BOUND: [&str; 8] = ["c2ln", "Z2F0ZQ==", "rs_1", "msg_1", "fc_1", "I think"
 fn api(kind: ApiKind) -> Box<dyn Api> {
     match kind {
         ApiKind::Messages => Box::new(MessagesApi),
-        ApiKind::Chat => Box::new(ChatApi::new(Compat::DEFAULT)),
+        ApiKind::Chat => Box::new(ChatApi),
         ApiKind::Responses => Box::new(ResponsesApi),
     }
 }
@@ -60,7 +62,9 @@ fn context(kind: ApiKind, stream: &str) -> Vec<ChatMessage> {
 fn sent(kind: ApiKind, model: &str, context: &[ChatMessage]) -> String {
     let request = request(context);
     let messages = request.messages.iter().map(|message| message.for_reader(&origin(kind, model))).collect();
-    String::from_utf8(api(kind).body(&ModelRequest { messages, model: model.into(), ..request })).unwrap()
+    let compat = Compat::DEFAULT.with(&CompatSpec::default(), kind);
+    let request = ModelRequest { messages, model: model.into(), ..request };
+    String::from_utf8(api(kind).body(&request, &compat)).unwrap()
 }
 
 #[test]
@@ -172,8 +176,15 @@ proptest! {
         let request = request(&messages);
         let tools = [ToolSpec { description, ..request.tools[0].clone() }].into();
         let request = ModelRequest { system: system.into(), tools, ..request };
+        let longest = CompatSpec {
+            cache: Some(true),
+            max_tokens_field: Some(MaxTokensField::MaxCompletionTokens),
+            reasoning_back: Some(ReasoningBack::Content),
+            ..CompatSpec::default()
+        };
         for (kind, _) in ANSWERS {
-            prop_assert!(api(kind).body(&request).len() as u64 <= request.input_tokens_max(), "{:?}", kind);
+            let body = api(kind).body(&request, &Compat::DEFAULT.with(&longest, kind));
+            prop_assert!(body.len() as u64 <= request.input_tokens_max(), "{:?}", kind);
         }
     }
 }

@@ -7,9 +7,9 @@ use brigade::providers::provider;
 use serde_json::{Value, json};
 
 use super::answers::{KEY, request};
-use super::team::{both, run, statuses};
+use super::team::{both, logged, run, statuses};
 use crate::testkit::model_server::{
-    ReceivedRequest, Reply, Server, ServerAction, chunk, full_response, head, streamed,
+    ReceivedRequest, Reply, Server, ServerAction, chunk, error_reply, full_response, head, streamed,
 };
 use crate::testkit::workspace::TestWorkspace;
 
@@ -110,6 +110,53 @@ async fn team_on_responses_server_completes_tasks() {
     let expected = requests.len() as f64 * 0.005;
     assert!((cost["usd"].as_f64().unwrap() - expected).abs() < 1e-9, "{cost}");
     assert_eq!((&cost["unpriced"], cost["tokens"].as_u64()), (&json!([]), Some(2_300 * requests.len() as u64)));
+}
+
+/// A server that knows no optional field is asked once without each of them, and the log names the settings.
+#[tokio::test]
+async fn unknown_fields_are_left_out_and_reported() {
+    let server = Server::start(|request, count| {
+        let optional = ["temperature", "include", "prompt_cache_key", "max_output_tokens"];
+        match optional.iter().find(|field| request.body.get(**field).is_some()) {
+            Some(field) => error_reply(400, "", "invalid_request_error", &format!("property '{field}' is unsupported")),
+            None => diligent(request, count),
+        }
+    })
+    .await;
+    let workspace = workspace(&server.url);
+    workspace.write("brigade.toml", &(workspace.read("brigade.toml") + "temperature = 0.5\n"));
+    let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(statuses(&workspace), ["completed"; 2]);
+    let requests = server.requests();
+    assert!(requests[4..].iter().all(|request| request.body["max_tokens"].is_u64()), "the limit has its other name");
+    assert_eq!(requests[..5].iter().filter(|request| request.body.get("include").is_some()).count(), 2);
+    let warnings = logged(&workspace, "warning");
+    for advice in [
+        "remove `temperature`",
+        "set compat = { include = false }",
+        "set compat = { cache = false }",
+        "set compat = { max_tokens_field = \"max_tokens\" }",
+    ] {
+        let named = warnings.iter().filter(|warning| warning["text"].as_str().unwrap().ends_with(advice)).count();
+        assert_eq!(named, 1, "{advice}: {warnings:?}");
+    }
+}
+
+#[tokio::test]
+async fn prices_count_instead_of_bill_if_configured() {
+    let server = Server::start(diligent).await;
+    let workspace = workspace(&server.url);
+    let prices = "compat = { cost = \"prices\" }\n[prices]\n\"m-1\" = { input_usd_per_mtok = 1000.0, output_usd_per_mtok = 0.0, cache_read_usd_per_mtok = 0.0 }\n";
+    workspace.write("brigade.toml", &(workspace.read("brigade.toml") + prices));
+    let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    let cost = run(&workspace, &["cost", "crew", "--json"], &[]).await;
+    let cost: Value = serde_json::from_slice(&cost.stdout).unwrap();
+    let usd = cost.get("data").unwrap_or(&cost)["usd"].as_f64().unwrap();
+    #[expect(clippy::cast_precision_loss, reason = "few requests")]
+    let expected = server.requests().len() as f64 * 1.5;
+    assert!((usd - expected).abs() < 1e-9, "{cost}");
 }
 
 /// A member that changes its model continues its transcript without the items of the other one.

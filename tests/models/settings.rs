@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use brigade::domain::model_spec::{ApiKind, CompatSpec, Effort, InstructionRole, ModelSpec};
+use brigade::domain::model_spec::{ApiKind, CompatSpec, Effort, InstructionRole, ModelSpec, SessionHeader};
 use brigade::ports::{Listener, ModelClient, ModelError};
 use brigade::providers::exchange::HttpModel;
 use brigade::providers::provider;
@@ -61,6 +61,41 @@ async fn settings_of_member_are_in_its_requests() {
     assert!(sent.head.starts_with("post /v1/messages http/1.1"), "{}", sent.head);
     assert_eq!(sent.body["output_config"], json!({ "effort": "low" }));
     assert_eq!(sent.header("anthropic-version"), Some("2023-06-01"));
+}
+
+/// The key of a session is in the field and the header of the service that knows them, and in none of others.
+#[tokio::test]
+async fn session_key_is_sent_to_services_that_know_it() {
+    let server = Server::start(|_, _| chat_answer(&[text("hi")])).await;
+    for (name, compat, has_field, header) in [
+        ("openai", CompatSpec::default(), true, None),
+        ("openrouter", CompatSpec::default(), false, Some("x-session-id")),
+        ("ollama", CompatSpec::default(), false, None),
+        (
+            "ollama",
+            CompatSpec {
+                cache: Some(true),
+                session_header: Some(SessionHeader::XSessionAffinity),
+                ..Default::default()
+            },
+            true,
+            Some("x-session-affinity"),
+        ),
+    ] {
+        let spec = ModelSpec {
+            api: Some(ApiKind::Chat),
+            compat,
+            base_url: Some(server.url.clone()),
+            ..ModelSpec::new(name, "m")
+        };
+        let client = provider(name).unwrap().service.as_ref().unwrap().model(&spec, &|_| None).unwrap();
+        client.request(request(), &()).await.unwrap();
+        let requests = server.requests();
+        let sent = requests.last().unwrap();
+        assert_eq!(sent.body.get("prompt_cache_key").is_some(), has_field, "{name}");
+        let headers = ["x-session-id", "x-session-affinity"].into_iter().filter(|header| sent.header(header).is_some());
+        assert_eq!(headers.collect::<Vec<_>>(), header.into_iter().collect::<Vec<_>>(), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub struct ResponseListener<'a> {
     pub admission: &'a Admission,
     /// True if a server reports the usage, so that it can be wrong.
     pub has_server: bool,
+    /// True if the bill that the server reports does not count.
+    pub ignores_bill: bool,
     /// True after the first part of the answer.
     pub has_received: AtomicBool,
 }
@@ -50,6 +52,7 @@ impl ResponseListener<'_> {
     /// Returns the usage at the end of an answer of this many bytes of text, if it can be true. Otherwise, the request counts as its
     /// maximum.
     pub fn checked(&self, usage: Usage, answer_bytes: u64) -> Option<Usage> {
+        let usage = self.without_ignored_bill(usage);
         self.on_usage(usage);
         let is_below = is_below_text(usage.total_input(), self.request_text_bytes)
             || is_below_text(usage.output_tokens, answer_bytes);
@@ -57,6 +60,10 @@ impl ResponseListener<'_> {
             self.reservation.mark_misreported(UsageFault::BelowText);
         }
         self.reservation.usage_fault().is_none().then_some(usage)
+    }
+
+    fn without_ignored_bill(&self, usage: Usage) -> Usage {
+        Usage { cost_ticks: usage.cost_ticks.filter(|_| !self.ignores_bill), ..usage }
     }
 }
 
@@ -78,6 +85,7 @@ impl Listener for ResponseListener<'_> {
 
     fn on_usage(&self, usage: Usage) {
         self.record_part();
+        let usage = self.without_ignored_bill(usage);
         if self.has_server && !self.request.can_have_used(usage) {
             self.reservation.mark_misreported(UsageFault::AboveRequest);
         } else {

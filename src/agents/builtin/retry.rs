@@ -12,6 +12,7 @@ use super::model_chain::ChainedModel;
 use super::request_prefix::RequestSize;
 use super::response_listener::ResponseListener;
 use crate::agents::turn_control::StopLevel;
+use crate::domain::model_spec::CostSource;
 use crate::domain::prompt::text_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
@@ -228,6 +229,7 @@ impl Turn<'_> {
             reservation,
             admission,
             has_server: model.client.has_server(),
+            ignores_bill: model.spec.compat.cost == Some(CostSource::Prices),
             has_received: false.into(),
         };
         listener.publish(StreamEvent::Started);

@@ -8,77 +8,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::reasoning;
-use crate::domain::model_spec::{CompatSpec, IdForm, InstructionRole, MaxTokensField, ThinkingForm};
+use crate::domain::model_spec::{InstructionRole, ReasoningBack};
 use crate::domain::transcript::{Block, Extra, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 use crate::providers::arguments::text_to_send;
+use crate::providers::compat::{AnswerLimit, Compat, session_key};
 
 /// The signature of a call that another model made (<https://ai.google.dev/gemini-api/docs/thought-signatures>).
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// The differences of a service from the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compat {
-    /// The field with the limit of the answer.
-    pub max_tokens_field: MaxTokensField,
-    /// True if the service reports usage only when it is asked to.
-    pub stream_options: bool,
-    /// The form of the ids of calls that it accepts.
-    pub id_form: IdForm,
-    /// The field of reasoning that it requires beside calls, even if there is none.
-    pub needs_reasoning: Option<&'static str>,
-    /// True if it requires a signature in the first call of an answer.
-    pub needs_signature: bool,
-    /// The role of the system prompt.
-    pub instruction_role: InstructionRole,
-    /// The value of `strict` of each tool, if it is sent.
-    pub strict: Option<bool>,
-    /// True if the result of a tool has the tool's name.
-    pub tool_result_name: bool,
-    /// True if an answer must stand between a tool's result and the next message.
-    pub assistant_after_tool: bool,
-    /// True if the content of an answer without text is null.
-    pub content_null: bool,
-    /// The form in which it gets the effort.
-    pub thinking: ThinkingForm,
-}
-
 /// The answer between a tool's result and the next message, for servers that require one.
 const BETWEEN: &str = "I have read the results.";
-
-impl Compat {
-    /// The differences of a server that nothing is known about.
-    pub const DEFAULT: Self = Self {
-        max_tokens_field: MaxTokensField::MaxTokens,
-        stream_options: true,
-        id_form: IdForm::Any,
-        needs_reasoning: None,
-        needs_signature: false,
-        instruction_role: InstructionRole::System,
-        strict: None,
-        tool_result_name: false,
-        assistant_after_tool: false,
-        content_null: false,
-        thinking: ThinkingForm::ReasoningEffort,
-    };
-
-    /// Returns these differences, with the configured ones in their place.
-    #[must_use]
-    pub fn with(self, spec: &CompatSpec) -> Self {
-        Self {
-            max_tokens_field: spec.max_tokens_field.unwrap_or(self.max_tokens_field),
-            stream_options: spec.stream_options.unwrap_or(self.stream_options),
-            id_form: spec.id_form.unwrap_or(self.id_form),
-            instruction_role: spec.instruction_role.unwrap_or(self.instruction_role),
-            strict: spec.strict.or(self.strict),
-            tool_result_name: spec.tool_result_name.unwrap_or(self.tool_result_name),
-            assistant_after_tool: spec.assistant_after_tool.unwrap_or(self.assistant_after_tool),
-            content_null: spec.content_null.unwrap_or(self.content_null),
-            thinking: spec.thinking.unwrap_or(self.thinking),
-            ..self
-        }
-    }
-}
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -86,10 +26,10 @@ struct Body<'a> {
     stream: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_options: Option<StreamOptions>,
+    #[serde(flatten)]
+    limit: AnswerLimit,
     #[serde(skip_serializing_if = "Option::is_none")]
-    max_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_completion_tokens: Option<u32>,
+    prompt_cache_key: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,15 +107,14 @@ struct Function<'a> {
 }
 
 /// The JSON body of `request`.
-pub fn body(request: &ModelRequest, compat: Compat) -> Vec<u8> {
-    let limit = |field: MaxTokensField| (compat.max_tokens_field == field).then_some(request.output_tokens_max);
+pub fn body(request: &ModelRequest, compat: &Compat) -> Vec<u8> {
     let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !request.tools.is_empty();
     let body = Body {
         model: &request.model,
         stream: true,
         stream_options: compat.stream_options.then_some(StreamOptions { include_usage: true }),
-        max_tokens: limit(MaxTokensField::MaxTokens),
-        max_completion_tokens: limit(MaxTokensField::MaxCompletionTokens),
+        limit: AnswerLimit::of(compat.max_tokens_field, request.output_tokens_max),
+        prompt_cache_key: compat.cache.then(|| session_key(request)),
         tools: request.tools.iter().map(|spec| tool(spec, compat.strict)).collect(),
         tool_choice: no_tools.then_some("none"),
         messages: messages(request, compat),
@@ -188,7 +127,7 @@ fn tool(ToolSpec { name, description, input_schema }: &ToolSpec, strict: Option<
     Tool::Function { name, description, parameters: input_schema, strict }
 }
 
-fn messages(request: &ModelRequest, compat: Compat) -> Vec<Message<'_>> {
+fn messages<'a>(request: &'a ModelRequest, compat: &Compat) -> Vec<Message<'a>> {
     let content = &*request.system;
     let system = match compat.instruction_role {
         InstructionRole::System => Message::System { content },
@@ -218,7 +157,7 @@ fn tool_names(request: &ModelRequest) -> HashMap<&str, &str> {
 /// Adds the results of tools, each as its own message, then the texts as one.
 fn add_user_messages<'a>(
     message: &'a ChatMessage,
-    compat: Compat,
+    compat: &Compat,
     names: &HashMap<&'a str, &'a str>,
     sent: &mut Vec<Message<'a>>,
 ) {
@@ -240,7 +179,7 @@ fn add_user_messages<'a>(
     sent.push(Message::User { content: text });
 }
 
-fn assistant_message(message: &ChatMessage, compat: Compat) -> Option<Message<'_>> {
+fn assistant_message<'a>(message: &'a ChatMessage, compat: &Compat) -> Option<Message<'a>> {
     let mut tool_calls = Vec::new();
     for block in &message.content {
         let Block::ToolUse { id, name, input, arguments, extra } = block else { continue };
@@ -258,11 +197,10 @@ fn assistant_message(message: &ChatMessage, compat: Compat) -> Option<Message<'_
     if text.trim().is_empty() && tool_calls.is_empty() {
         return None;
     }
-    let mut reasoning = reasoning::fields_of(&message.content);
-    if let Some(field) = compat.needs_reasoning.filter(|_| reasoning.is_empty() && !tool_calls.is_empty()) {
-        reasoning.insert(field.to_owned(), Value::String(String::new()));
-    }
-    let mut parts: Vec<Cow<'_, Value>> = reasoning::parts_of(&message.content).map(Cow::Borrowed).collect();
+    let back = compat.reasoning_back;
+    let reasoning = reasoning::fields_of(&message.content, back, !tool_calls.is_empty());
+    let parts = reasoning::parts_of(&message.content).filter(|_| back != ReasoningBack::None);
+    let mut parts: Vec<Cow<'_, Value>> = parts.map(Cow::Borrowed).collect();
     if parts.is_empty() {
         let content = (!compat.content_null || !text.trim().is_empty()).then_some(Content::Text(text));
         return Some(Message::Assistant { content, reasoning, tool_calls });

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::domain::model_spec::ReasoningBack;
 use crate::domain::transcript::Block;
 
 /// The fields with a text. The first one of a piece counts: some servers send the same text under two names.
@@ -90,14 +91,26 @@ impl Reasoning {
     }
 }
 
-/// Returns the fields with reasoning of an assistant's message.
-pub fn fields_of(content: &[Block]) -> Map<String, Value> {
+/// Returns the fields with reasoning of an assistant's message, as they go back. A field that `back` names is there beside calls even if
+/// there is no reasoning.
+pub fn fields_of(content: &[Block], back: ReasoningBack, has_calls: bool) -> Map<String, Value> {
     let fields = content.iter().filter_map(|block| match block {
         Block::Other(Value::Object(fields)) if fields.get("type")? == FIELDS_BLOCK => Some(fields),
         _ => None,
     });
     let fields = fields.flatten().filter(|(name, _)| *name == DETAILS || TEXT_FIELDS.contains(&name.as_str()));
-    fields.map(|(name, value)| (name.clone(), value.clone())).collect()
+    let mut fields: Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+    match back {
+        ReasoningBack::SameField => {}
+        ReasoningBack::None => fields.clear(),
+        ReasoningBack::Content | ReasoningBack::Reasoning => {
+            let text = TEXT_FIELDS.iter().find_map(|name| fields.remove(*name));
+            if text.is_some() || (has_calls && fields.is_empty()) {
+                fields.insert(back.as_str().to_owned(), text.unwrap_or_else(|| Value::String(String::new())));
+            }
+        }
+    }
+    fields
 }
 
 /// Returns the parts of the content with reasoning of an assistant's message.

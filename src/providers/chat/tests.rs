@@ -4,13 +4,13 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::ChatApi;
 use super::assembly::ChatAssembler;
-use super::body::{Compat, body};
-use crate::domain::model_spec::{IdForm, MaxTokensField};
+use super::body::body;
+use crate::domain::model_spec::{IdForm, MaxTokensField, ReasoningBack};
 use crate::domain::transcript::{Block, Origin, Usage};
 use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason};
-use crate::providers::exchange::{Api, Assembler, ProtocolError};
+use crate::providers::compat::Compat;
+use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::sse::{SseEvent, SseReader};
 use crate::providers::test_requests::{assistant, request, user};
 
@@ -331,7 +331,7 @@ fn repeated_calls_end_the_answer() {
 }
 
 fn sent_body(request: &ModelRequest, compat: Compat) -> Value {
-    serde_json::from_slice(&body(request, compat)).unwrap()
+    serde_json::from_slice(&body(request, &compat)).unwrap()
 }
 
 fn conversation() -> Vec<ChatMessage> {
@@ -390,37 +390,10 @@ fn arguments_in_history_are_objects() {
 #[test]
 fn request_body_extends_previous_body_bytes() {
     let messages = conversation();
-    let start = body(&request(&messages[..1]), Compat::DEFAULT);
-    let whole = body(&request(&messages), Compat::DEFAULT);
+    let start = body(&request(&messages[..1]), &Compat::DEFAULT);
+    let whole = body(&request(&messages), &Compat::DEFAULT);
     // Without the closing `]}`.
     assert!(whole.starts_with(&start[..start.len() - 2]));
-}
-
-/// A refusal that names a field changes the next body, once.
-#[test]
-fn refused_optional_field_is_replaced() {
-    let api = ChatApi::new(Compat::DEFAULT);
-    let fields = |api: &ChatApi| {
-        let body: Value = serde_json::from_slice(&api.body(&request(&conversation()))).unwrap();
-        ["max_tokens", "max_completion_tokens", "stream_options"].map(|field| body.get(field).is_some())
-    };
-    for other in [
-        r#"{"error":{"message":"max_tokens is too large: 99. This model supports at most 50."}}"#,
-        r#"{"error":{"message":"Unsupported parameter: 'temperature'","code":"unsupported_parameter"}}"#,
-    ] {
-        assert_eq!(api.adapt(other), None, "{other}");
-    }
-    let options = r#"{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#;
-    assert_eq!(api.adapt(options), Some("compat = { stream_options = false }"));
-    assert_eq!(fields(&api), [true, false, false]);
-    let limit = r#"{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.","code":"unsupported_parameter"}}"#;
-    assert_eq!(api.adapt(limit), Some(r#"compat = { max_tokens_field = "max_completion_tokens" }"#));
-    assert_eq!(fields(&api), [false, true, false]);
-    let back = r#"{"detail":[{"type":"extra_forbidden","loc":["body","max_completion_tokens"]}]}"#;
-    assert_eq!((api.adapt(back), api.adapt(limit), api.adapt(options)), (None, None, None));
-    let api = ChatApi::new(Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT });
-    assert_eq!(api.adapt(back), Some(r#"compat = { max_tokens_field = "max_tokens" }"#));
-    assert_eq!(fields(&api), [true, false, true]);
 }
 
 #[test]
@@ -479,7 +452,7 @@ fn reasoning_goes_back_under_its_own_name() {
 
 #[test]
 fn reasoning_is_sent_even_if_empty_on_request() {
-    let compat = Compat { needs_reasoning: Some("reasoning_content"), ..Compat::DEFAULT };
+    let compat = Compat { reasoning_back: ReasoningBack::Content, ..Compat::DEFAULT };
     let call = [call_chunk(json!({})), finish("stop")];
     for is_foreign in [true, false] {
         assert_eq!(sent_back(&call, compat, is_foreign)["reasoning_content"], "");
@@ -487,6 +460,25 @@ fn reasoning_is_sent_even_if_empty_on_request() {
     assert_eq!(sent_back(&call, Compat::DEFAULT, false).get("reasoning_content"), None);
     let words = [delta(json!({"content": "Done."})), finish("stop")];
     assert_eq!(sent_back(&words, compat, false).get("reasoning_content"), None);
+}
+
+#[test]
+fn reasoning_goes_back_in_the_configured_field() {
+    let chunks = [delta(json!({"reasoning": "I think."})), call_chunk(json!({})), finish("stop")];
+    let sent = |reasoning_back| {
+        let message = sent_back(&chunks, Compat { reasoning_back, ..Compat::DEFAULT }, false);
+        ["reasoning", "reasoning_content"].map(|field| message.get(field).cloned())
+    };
+    let text = Some(json!("I think."));
+    assert_eq!(sent(ReasoningBack::SameField), [text.clone(), None]);
+    assert_eq!(sent(ReasoningBack::Reasoning), [text.clone(), None]);
+    assert_eq!(sent(ReasoningBack::Content), [None, text]);
+    assert_eq!(sent(ReasoningBack::None), [None, None]);
+    let part = json!({"type": "thinking", "thinking": [{"type": "text", "text": "I think."}]});
+    let parts = [delta(json!({"content": [part]})), call_chunk(json!({})), finish("stop")];
+    let content =
+        |reasoning_back| sent_back(&parts, Compat { reasoning_back, ..Compat::DEFAULT }, false)["content"].clone();
+    assert_eq!((content(ReasoningBack::None), content(ReasoningBack::SameField)), (json!(""), json!([part])));
 }
 
 #[test]

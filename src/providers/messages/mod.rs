@@ -1,7 +1,7 @@
 //! The Messages API of Anthropic and other servers: <https://platform.claude.com/docs/en/api/messages>.
 
 use super::catalog::FirstUse;
-use super::chat::Compat;
+use super::compat::Compat;
 use super::exchange::{Api, Assembler};
 use super::service::{KeyVariable, Service};
 use crate::domain::team_spec::ApiKind;
@@ -50,7 +50,7 @@ impl Api for MessagesApi {
         ApiKind::Messages
     }
 
-    fn body(&self, request: &ModelRequest) -> Vec<u8> {
+    fn body(&self, request: &ModelRequest, _compat: &Compat) -> Vec<u8> {
         body::body(request)
     }
 

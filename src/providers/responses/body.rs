@@ -11,9 +11,8 @@ use crate::domain::digest::sha256;
 use crate::domain::transcript::{Block, Extra, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 use crate::providers::arguments::text_to_send;
+use crate::providers::compat::{AnswerLimit, Compat, session_key};
 
-/// The length of a cache key in characters. The API allows 64.
-const CACHE_KEY_CHARS: usize = 32;
 /// The longest id of a call, in bytes. A digest has as many.
 const ID_BYTES_MAX: usize = 64;
 /// The reasoning that only the server can read. Without it, a reasoning item cannot be sent back.
@@ -24,9 +23,12 @@ struct Body<'a> {
     model: &'a str,
     stream: bool,
     store: bool,
-    include: [&'static str; 1],
-    max_output_tokens: u32,
-    prompt_cache_key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    include: Option<[&'static str; 1]>,
+    #[serde(flatten)]
+    limit: AnswerLimit,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_key: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,15 +78,15 @@ enum Part<'a> {
 }
 
 /// The JSON body of `request`.
-pub fn body(request: &ModelRequest) -> Vec<u8> {
+pub fn body(request: &ModelRequest, compat: &Compat) -> Vec<u8> {
     let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !request.tools.is_empty();
     let body = Body {
         model: &request.model,
         stream: true,
         store: false,
-        include: INCLUDED,
-        max_output_tokens: request.output_tokens_max,
-        prompt_cache_key: cache_key(request),
+        include: compat.include.then_some(INCLUDED),
+        limit: AnswerLimit::of(compat.max_tokens_field, request.output_tokens_max),
+        prompt_cache_key: compat.cache.then(|| session_key(request)),
         tools: request.tools.iter().map(tool).collect(),
         tool_choice: no_tools.then_some("none"),
         instructions: request.system.trim_end(),
@@ -92,13 +94,6 @@ pub fn body(request: &ModelRequest) -> Vec<u8> {
     };
     // All keys are strings, so serialization cannot fail.
     serde_json::to_vec(&body).unwrap_or_default()
-}
-
-/// The key of all requests with the same beginning: one for each member, and one for its sub-agents.
-fn cache_key(request: &ModelRequest) -> String {
-    let mut key = sha256(&[request.teammate.as_bytes(), request.system.as_bytes()]);
-    key.truncate(CACHE_KEY_CHARS);
-    key
 }
 
 /// The API makes schemas strict by default, which those of Brigade's tools are not.

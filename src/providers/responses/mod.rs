@@ -1,6 +1,7 @@
 //! Responses, the newer API of OpenAI, without state on the server: <https://platform.openai.com/docs/api-reference/responses>. Each
 //! request has the whole context, with the items of earlier answers as they came.
 
+use super::compat::Compat;
 use super::exchange::{Api, Assembler};
 use crate::domain::team_spec::ApiKind;
 use crate::ports::ModelRequest;
@@ -19,8 +20,8 @@ impl Api for ResponsesApi {
         ApiKind::Responses
     }
 
-    fn body(&self, request: &ModelRequest) -> Vec<u8> {
-        body::body(request)
+    fn body(&self, request: &ModelRequest, compat: &Compat) -> Vec<u8> {
+        body::body(request, compat)
     }
 
     fn assembler(&self) -> Box<dyn Assembler> {

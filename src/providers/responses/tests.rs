@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 
 use super::assembly::ResponseAssembler;
 use super::body::body;
+use crate::domain::model_spec::{ApiKind, CompatSpec};
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, Listener, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason};
+use crate::providers::compat::Compat;
 use crate::providers::errors;
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::sse::{SseEvent, SseReader};
@@ -99,8 +101,13 @@ fn sent_items(response: &ModelResponse) -> Vec<Value> {
     sent_body(&request(&[assistant(response.content.clone())]))["input"].as_array().unwrap().clone()
 }
 
+/// The differences of a server that nothing is known about.
+fn compat() -> Compat {
+    Compat::DEFAULT.with(&CompatSpec::default(), ApiKind::Responses)
+}
+
 fn sent_body(request: &ModelRequest) -> Value {
-    serde_json::from_slice(&body(request)).unwrap()
+    serde_json::from_slice(&body(request, &compat())).unwrap()
 }
 
 #[test]
@@ -357,7 +364,7 @@ fn request_body_extends_previous_body_bytes() {
     let messages = conversation();
     let grown = user(messages[2].content[..1].to_vec());
     for start in [&messages[..1], &messages[..2], &[messages[0].clone(), messages[1].clone(), grown]] {
-        let (start, whole) = (body(&request(start)), body(&request(&messages)));
+        let (start, whole) = (body(&request(start), &compat()), body(&request(&messages), &compat()));
         // Without the closing `]}`.
         assert!(whole.starts_with(&start[..start.len() - 2]));
     }
