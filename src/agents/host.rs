@@ -344,10 +344,20 @@ impl AgentHost {
     pub(crate) async fn used_up_until(&self) -> Option<UnixMs> {
         let mut ends = Vec::new();
         for account in &self.accounts {
-            let quota = self.services.accounts.limit(account).await.filter(|limit| limit.is_quota)?;
+            let quota = self.services.accounts.limit(account).await.filter(|limit| limit.is_window())?;
             ends.push(quota.until);
         }
         ends.into_iter().min()
+    }
+
+    /// Returns the account whose quota window ends first, and its end, among those of its models; `None` if none is used up.
+    pub(crate) async fn first_quota_end(&self) -> Option<(Account, UnixMs)> {
+        let mut ends = Vec::new();
+        for account in &self.accounts {
+            let limit = self.services.accounts.limit(account).await.filter(|limit| limit.is_window());
+            ends.extend(limit.map(|limit| (account.clone(), limit.until)));
+        }
+        ends.into_iter().min_by_key(|(_, until)| *until)
     }
 
     /// Returns the task that it holds, with its cap as it is now: a person may change it at any time.

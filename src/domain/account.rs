@@ -46,6 +46,9 @@ pub struct AccountLimit {
     /// True if a quota is used up. Members then release their tasks. Otherwise they wait within their turns.
     #[serde(default, rename = "isQuota")]
     pub is_quota: bool,
+    /// The time at which the account was found to have no credit, if it was. Members then do not wait for the end.
+    #[serde(default, rename = "noCreditSince", skip_serializing_if = "Option::is_none")]
+    pub no_credit_since: Option<UnixMs>,
 }
 
 impl AccountLimit {
@@ -60,10 +63,19 @@ impl AccountLimit {
         self.until > now && self.until <= now.plus(LIMIT_TIME_MAX)
     }
 
-    /// Returns the limit that holds as long as one of the two.
+    /// Returns true if members wait for its end, which is that of a quota window.
+    pub fn is_window(self) -> bool {
+        self.is_quota && self.no_credit_since.is_none()
+    }
+
+    /// Returns the limit that holds as long as one of the two. It has an end to wait for if one of them has.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {
-        Self { until: self.until.max(other.until), is_quota: self.is_quota || other.is_quota }
+        Self {
+            until: self.until.max(other.until),
+            is_quota: self.is_quota || other.is_quota,
+            no_credit_since: self.no_credit_since.zip(other.no_credit_since).map(|(one, two)| one.max(two)),
+        }
     }
 }
 
@@ -81,9 +93,22 @@ mod tests {
     }
 
     #[test]
+    fn limit_with_an_end_beats_one_without_credit() {
+        let limit = |until, no_credit_since| AccountLimit { until: UnixMs(until), is_quota: true, no_credit_since };
+        let (early, late) = (limit(10, Some(UnixMs(1))), limit(20, Some(UnixMs(2))));
+        assert_eq!((early.merged(late), late.merged(early)), (late, late));
+        let window = limit(5, None);
+        assert_eq!(window.merged(late), limit(20, None));
+        assert!(window.is_window() && !late.is_window());
+        let text = serde_json::to_string(&window).unwrap();
+        assert!(!text.contains("noCredit"), "{text}");
+        assert_eq!(serde_json::from_str::<AccountLimit>(r#"{"until":5,"isQuota":true}"#).unwrap(), window);
+    }
+
+    #[test]
     fn limit_beyond_a_day_is_cut_or_invalid() {
         let now = UnixMs(1_000);
-        let limit = |until| AccountLimit { until, is_quota: false };
+        let limit = |until| AccountLimit { until, is_quota: false, no_credit_since: None };
         assert!(limit(UnixMs(1_001)).holds(now) && !limit(now).holds(now) && !limit(UnixMs(i64::MIN)).holds(now));
         assert!(!limit(UnixMs(i64::MAX)).holds(now));
         assert_eq!(limit(UnixMs(i64::MAX)).cut(now), limit(now.plus(LIMIT_TIME_MAX)));

@@ -278,6 +278,9 @@ pub enum ModelError {
     /// The server, the key or the model in the settings is wrong. The message names the setting.
     #[error("{0}")]
     WrongSetting(String),
+    /// The account has no credit, and no time is known at which it gets some. Every request of the account fails.
+    #[error("{0}")]
+    NoCredit(String),
     /// Nothing answers at the configured address, and nothing has answered there since this process started. The address is wrong,
     /// or the server does not run yet. The message names the setting.
     #[error("{0}")]

@@ -143,25 +143,25 @@ impl ApiError {
         [&self.kind, &self.code].into_iter().flatten().any(|kind| kinds.contains(&kind.as_str()))
     }
 
-    /// Returns true if the account of the key has no credit.
-    fn is_about_credit(&self) -> bool {
-        self.is_one_of(&BILLING_ERRORS) || self.says(&NO_CREDIT)
-    }
-
     /// Returns true if its message contains one of these texts, which are in lower case.
-    fn says(&self, texts: &[&str]) -> bool {
+    fn mentions(&self, texts: &[&str]) -> bool {
         let message = self.message.as_deref().unwrap_or("").to_lowercase();
         texts.iter().any(|text| message.contains(text))
     }
 
-    /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
+    /// Returns true if the server refuses the key.
     fn refuses_key(&self, status: u16) -> bool {
-        matches!(status, 401..=403) || self.is_about_credit() || self.is_one_of(&[NO_KEY_DATABASE])
+        matches!(status, 401 | 403) || self.is_one_of(&[NO_KEY_DATABASE])
     }
 
-    /// Returns true if the key or the model in the settings is wrong, or the account has no credit.
+    /// Returns true if the account of the key has no credit.
+    fn is_about_credit(&self) -> bool {
+        self.is_one_of(&BILLING_ERRORS) || self.mentions(&NO_CREDIT)
+    }
+
+    /// Returns true if the key or the model in the settings is wrong.
     fn is_wrong_setting(&self) -> bool {
-        self.refuses_key(0) || self.is_one_of(&WRONG_SETTING_KINDS) || self.says(&UNKNOWN_MODEL)
+        self.refuses_key(0) || self.is_one_of(&WRONG_SETTING_KINDS) || self.mentions(&UNKNOWN_MODEL)
     }
 
     /// The context window in an error about too many tokens.
@@ -184,7 +184,7 @@ fn numbers(text: &str) -> impl Iterator<Item = u64> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok())
 }
 
-/// Returns true if the server refuses the key: it is wrong, or its account has no credit.
+/// Returns true if the server refuses the key.
 pub fn refuses_key(status: u16, body: &str) -> bool {
     ApiError::of_body(body).refuses_key(status)
 }
@@ -232,6 +232,7 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
+        (false, _) if status == 402 || error.is_about_credit() => ModelError::NoCredit(text),
         (false, 401..=405 | 501) => ModelError::WrongSetting(text),
         (false, _) if error.is_wrong_setting() => ModelError::WrongSetting(text),
         (false, _) => ModelError::Final(text),
@@ -243,6 +244,8 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
     let text = error_text("ended its answer with error", error, request_id);
     if is_too_long(0, error) {
         ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
+    } else if error.is_about_credit() {
+        ModelError::NoCredit(text)
     } else if error.is_wrong_setting() {
         ModelError::WrongSetting(text)
     } else if error.is_one_of(&RATE_ERRORS) || error.is_one_of(&[PLAN_USED_UP]) {
@@ -407,7 +410,7 @@ mod tests {
         for status in [204, 400, 422] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Final(_)), "{status}");
         }
-        for status in [302, 401, 402, 403, 404, 405, 501] {
+        for status in [302, 401, 403, 404, 405, 501] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::WrongSetting(_)), "{status}");
         }
         assert!(matches!(of(400, &[("x-should-retry", "true")], "{}"), ModelError::Temporary { .. }));
@@ -446,7 +449,7 @@ mod tests {
             (429, r#"{"error":{"message":"check your plan and billing details"}}"#),
             (402, r#"{"error":{"message":"add credits","code":402}}"#),
         ] {
-            assert!(matches!(of(status, &[], body), ModelError::WrongSetting(_)), "{body}");
+            assert!(matches!(of(status, &[], body), ModelError::NoCredit(_)), "{body}");
         }
         let litellm = r#"{"error":{"message":"No connected db.","type":"no_db_connection","code":"400"}}"#;
         assert!(matches!(of(400, &[], litellm), ModelError::WrongSetting(_)) && refuses_key(400, litellm));
@@ -620,7 +623,7 @@ mod tests {
         let of = |kind: &str| from_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
         assert!(matches!(of("overloaded_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("brand_new_error"), ModelError::Temporary { .. }));
-        assert!(matches!(of("billing_error"), ModelError::WrongSetting(_)));
+        assert!(matches!(of("billing_error"), ModelError::NoCredit(_)));
         assert!(matches!(of("authentication_error"), ModelError::WrongSetting(_)));
     }
 }

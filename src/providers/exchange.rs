@@ -136,6 +136,7 @@ impl HttpModel {
                 ModelError::ContextTooLong { message: with_address(message), window_tokens }
             }
             ModelError::WrongSetting(text) => ModelError::WrongSetting(with_address(text)),
+            ModelError::NoCredit(text) => ModelError::NoCredit(with_address(text)),
             ModelError::NoServer(text) => ModelError::NoServer(with_address(text)),
             ModelError::Final(text) => ModelError::Final(with_address(text)),
         }
@@ -283,6 +284,7 @@ impl HttpModel {
         }
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
+            ModelError::NoCredit(_) => Err(ModelError::NoCredit(self.key_refused(status, &body))),
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
                 Err(ModelError::WrongSetting(self.key_refused(status, &body)))
             }

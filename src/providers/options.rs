@@ -16,10 +16,11 @@ const EFFORT_FIELDS: [&str; 6] =
     ["reasoning_effort", "reasoning", "thinking", "output_config", "enable_thinking", "chat_template_kwargs"];
 
 /// Parts of refusals of a field that the server does not know, in lower case.
-const UNKNOWN_FIELD: [&str; 12] = [
+const UNKNOWN_FIELD: [&str; 13] = [
     "unsupported_parameter",
     "unsupported parameter",
     "is unsupported",
+    "does not support parameter",
     "extra_forbidden",
     "extra inputs",
     "additional propert",

@@ -28,6 +28,8 @@ const WAIT_MIN: Duration = Duration::from_millis(250);
 /// The first wait after a used up quota whose end the provider does not name, and the longest one. A person may pay meanwhile.
 const QUOTA_WAIT_FIRST: Duration = Duration::from_secs(5 * 60);
 const QUOTA_WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+/// The time for which an account without credit is not used. Then one request finds out.
+const NO_CREDIT_TIME: Duration = Duration::from_secs(10 * 60);
 /// The longest wait within a turn. A longer one is the end of a quota window: the task is released.
 pub const WAIT_IN_TURN_MAX: Duration = Duration::from_secs(600);
 /// The longest extension of a wait. Processes that wait for the same time send at different times.
@@ -45,6 +47,8 @@ pub struct Accounts {
     clock: Arc<dyn Clock>,
     /// The last used up quota that the lead does not know.
     unreported_quota: Mutex<Option<StateNote>>,
+    /// The time of the launch, or of the person's last retry. What was known before of missing credit does not count: the person may have paid.
+    asked_again_at: Mutex<UnixMs>,
 }
 
 /// An account that has had a limit.
@@ -85,19 +89,32 @@ pub struct Refusal {
     pub wait: Option<Duration>,
     /// True if a quota is used up.
     pub is_quota: bool,
+    /// True if the account has no credit.
+    pub is_without_credit: bool,
 }
 
 impl Accounts {
     /// Creates a registry without limits. It reads and writes those of shared accounts in `store`.
     pub fn new(store: Option<Arc<dyn AccountStore>>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { states: DashMap::new(), store, clock, unreported_quota: Mutex::default() })
+        let asked_again_at = Mutex::new(clock.now());
+        Arc::new(Self { states: DashMap::new(), store, clock, unreported_quota: Mutex::default(), asked_again_at })
+    }
+
+    /// Lets accounts without credit be used again, because the person acted.
+    pub fn retry(&self) {
+        *self.asked_again_at.lock() = self.clock.now();
+    }
+
+    /// Returns true if a limit holds, and nothing has made it void.
+    fn counts(&self, limit: AccountLimit) -> bool {
+        limit.holds(self.clock.now()) && limit.no_credit_since.is_none_or(|since| since >= *self.asked_again_at.lock())
     }
 
     /// Returns the limit that holds now for an account, also if another process recorded it.
     pub async fn limit(&self, account: &Account) -> Option<AccountLimit> {
         let now = self.clock.now();
         if let Some(store) = self.store.as_ref().filter(|_| account.is_shared)
-            && let Some(limit) = store.limit(&account.id, now).await
+            && let Some(limit) = store.limit(&account.id, now).await.filter(|limit| self.counts(*limit))
         {
             let mut state = self.states.entry(account.id.clone()).or_default();
             if state.limit.is_none_or(|known| known.merged(limit) != known) {
@@ -111,14 +128,14 @@ impl Accounts {
 
     /// Returns the limit that holds now for an account, as far as this process knows.
     pub fn known_limit(&self, account: &Account) -> Option<AccountLimit> {
-        self.states.get(&account.id)?.limit.filter(|limit| limit.holds(self.clock.now()))
+        self.states.get(&account.id)?.limit.filter(|limit| self.counts(*limit))
     }
 
     /// Waits until a request of this account may be sent. `chance` is a random number from 0 to 1 that extends the wait. Callers first
     /// call [`Self::limit`], which reads the account's file.
     ///
     /// # Errors
-    /// The limit, if a quota is used up.
+    /// The limit, if a quota is used up, or the account has no credit.
     pub async fn admit(self: &Arc<Self>, account: &Account, chance: f64) -> Result<Admission, AccountLimit> {
         loop {
             let acceptable = |limit: Option<AccountLimit>| match limit {
@@ -154,18 +171,23 @@ impl Accounts {
     /// Records that the provider refused a request, which came with this admission. Returns the limit that holds now. It is in the
     /// account's file then.
     pub async fn record_refusal(&self, account: &Account, refusal: Refusal, admission: &Admission) -> AccountLimit {
-        let Refusal { wait, is_quota } = refusal;
+        let Refusal { wait, is_quota, is_without_credit } = refusal;
+        if is_without_credit {
+            let now = self.clock.now();
+            let limit = AccountLimit { until: now.plus(NO_CREDIT_TIME), is_quota: true, no_credit_since: Some(now) };
+            return self.record(account, limit, admission.gate.as_ref()).await;
+        }
         let limits = 1 + self.states.get(&account.id).map_or(0, |state| state.limits_in_a_row);
         let (first, max) = if is_quota { (QUOTA_WAIT_FIRST, QUOTA_WAIT_MAX) } else { (WAIT_FIRST, WAIT_MAX) };
         let wait = wait.map_or_else(|| exponential_backoff(first, limits, max), |wait| wait.max(WAIT_MIN));
         let is_quota = is_quota || wait > WAIT_IN_TURN_MAX;
-        let limit = AccountLimit { until: self.clock.now().plus(wait), is_quota };
+        let limit = AccountLimit { until: self.clock.now().plus(wait), is_quota, no_credit_since: None };
         self.record(account, limit, admission.gate.as_ref()).await
     }
 
     /// Records that a quota is used up until this time. Returns the limit that holds now, and true if the team was not told of it.
     pub async fn record_quota(&self, account: &Account, until: UnixMs) -> (AccountLimit, bool) {
-        let limit = self.record(account, AccountLimit { until, is_quota: true }, None).await;
+        let limit = self.record(account, AccountLimit { until, is_quota: true, no_credit_since: None }, None).await;
         let now = self.clock.now();
         let told = match self.states.get_mut(&account.id) {
             Some(mut state) => state.told_quota.replace(limit.until),
@@ -263,7 +285,7 @@ mod tests {
     }
 
     fn refusal(seconds: u64) -> Refusal {
-        Refusal { wait: Some(Duration::from_secs(seconds)), is_quota: false }
+        Refusal { wait: Some(Duration::from_secs(seconds)), is_quota: false, is_without_credit: false }
     }
 
     async fn refuse(accounts: &Arc<Accounts>, account: &Account, refusal: Refusal) -> AccountLimit {
@@ -351,7 +373,7 @@ mod tests {
         let waiting = (Arc::clone(&accounts), account.clone());
         let waiting = tokio::spawn(async move { waiting.0.admit(&waiting.1, 0.0).await.err() });
         let probe = accounts.admit(&account, 0.0).await.unwrap_or_else(|limit| panic!("{limit:?}"));
-        let quota = Refusal { wait: None, is_quota: true };
+        let quota = Refusal { wait: None, is_quota: true, is_without_credit: false };
         let limit = accounts.record_refusal(&account, quota, &probe).await;
         assert!(limit.is_quota && limit.until > accounts.clock.now().plus(Duration::from_secs(60)));
         assert_eq!(waiting.await.unwrap(), Some(limit));
@@ -361,6 +383,26 @@ mod tests {
         assert!(is_first && !is_second && accounts.take_used_quota().is_some());
     }
 
+    /// No member sends for some minutes. Then one finds out, or at once after the person acted.
+    #[tokio::test(start_paused = true)]
+    async fn account_without_credit_is_probed_by_one_member() {
+        let (accounts, account) = accounts();
+        let no_credit = Refusal { wait: None, is_quota: false, is_without_credit: true };
+        let limit = refuse(&accounts, &account, no_credit).await;
+        assert!(limit.no_credit_since.is_some() && !limit.is_window());
+        assert_eq!(accounts.admit(&account, 0.0).await.err(), Some(limit));
+        tokio::time::sleep(NO_CREDIT_TIME).await;
+        let probe = accounts.admit(&account, 0.0).await.unwrap_or_else(|limit| panic!("{limit:?}"));
+        let second = tokio::time::timeout(Duration::from_secs(60), accounts.admit(&account, 0.0)).await;
+        assert!(second.is_err(), "it waits for the answer of the first");
+        accounts.record_refusal(&account, no_credit, &probe).await;
+        assert!(accounts.admit(&account, 0.0).await.is_err());
+        drop(probe);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        accounts.retry();
+        assert!(accounts.admit(&account, 0.0).await.is_ok());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn limits_are_cut_and_grow_without_a_named_time() {
         let (accounts, account) = accounts();
@@ -368,7 +410,7 @@ mod tests {
         let mut last = Duration::ZERO;
         for _ in 0..4 {
             let before = accounts.limit(&account).await.map_or_else(|| accounts.clock.now(), |limit| limit.until);
-            let limit = refuse(&accounts, &account, Refusal { wait: None, is_quota: false }).await;
+            let limit = refuse(&accounts, &account, Refusal { wait: None, ..refusal(0) }).await;
             let wait = limit.until.since(before);
             assert!(wait > last && wait <= WAIT_MAX, "{wait:?} after {last:?}");
             last = wait;

@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn limit(until: i64) -> AccountLimit {
-        AccountLimit { until: UnixMs(until), is_quota: false }
+        AccountLimit { until: UnixMs(until), is_quota: false, no_credit_since: None }
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(store.read(&account, NOW), Some(limit(1_005_000)));
         assert_eq!(store.read(&AccountId::of(&[b"https://a", b"other"]), NOW), None);
         assert_eq!(store.read(&account, UnixMs(1_005_000)), None, "it has ended");
-        let quota = AccountLimit { until: UnixMs(1_004_000), is_quota: true };
+        let quota = AccountLimit { is_quota: true, ..limit(1_004_000) };
         store.write(&account, quota, NOW).unwrap();
         assert_eq!(store.read(&account, NOW), Some(AccountLimit { is_quota: true, ..limit(1_005_000) }));
         store.write(&account, limit(1_009_000), UnixMs(1_006_000)).unwrap();

@@ -5,11 +5,11 @@ use std::process::Output;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::answers::KEY;
-use super::team::{both, run, statuses, well_behaved, workspace};
-use crate::testkit::model_server::{Reply, Server, ServerAction, error_reply, full_response};
+use super::team::{both, run, sender_of, statuses, well_behaved, workspace};
+use crate::testkit::model_server::{Reply, Server, ServerAction, call, error_reply, full_response, streamed_answer};
 use crate::testkit::process::{Process, eventually};
 use crate::testkit::workspace::TestWorkspace;
 
@@ -211,4 +211,40 @@ async fn limit_of_account_holds_for_other_processes() {
     assert!(!text.contains(KEY) && text.contains("until"), "{text}");
     assert_no_attempt_failed(&first);
     assert_no_attempt_failed(&second);
+}
+
+/// After a refusal for missing credit, nobody sends in vain: not the members of another process that runs. A launch asks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_credit_holds_for_other_processes() {
+    let server = Server::start(|request, _| match sender_of(request).as_str() {
+        "alice" => {
+            let command = "while [ ! -e go ]; do sleep 0.05; done";
+            streamed_answer(&[call("id-1", "bash", json!({ "command": command }))])
+        }
+        _ => error_reply(429, "", "insufficient_quota", "You exceeded your current quota"),
+    })
+    .await;
+    let state = tempfile::tempdir().unwrap();
+    let start = |workspace: &TestWorkspace, said: &str| {
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env(brigade::providers::messages::API_KEY, KEY).env("XDG_STATE_HOME", state.path());
+        Process::start(brigade, &workspace.join(said))
+    };
+    let end = |running: &mut Process| {
+        assert_eq!(tokio::task::block_in_place(|| running.code()), Some(2), "{}", running.output_so_far());
+        running.output_so_far()
+    };
+    let (busy, poor) = (with_plan(&server.url, &["alice"]), with_plan(&server.url, &["carol", "dave"]));
+    let mut first = start(&busy, "said.txt");
+    eventually("alice has asked", async || server.requests().len() == 1).await;
+    assert!(end(&mut start(&poor, "said.txt")).contains("You exceeded your current quota"));
+    let sent = server.requests().len();
+    assert!(sent <= 3, "alice, and two members that claimed at the same time");
+    busy.write("go", "");
+    let printed = end(&mut first).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(printed.contains("has no credit, as another request showed; asked again at "), "{printed}");
+    assert_eq!(server.requests().len(), sent, "alice sends nothing in vain");
+    assert_eq!(statuses(&busy), ["pending"; 2]);
+    end(&mut start(&poor, "said-2.txt"));
+    assert!(server.requests().len() > sent, "the person may have paid before the launch");
 }

@@ -12,7 +12,7 @@ use super::answers::{KEY, request};
 use super::chat::{chat_answer, diligent};
 use super::team::{both, logged, run, statuses};
 use crate::testkit::model_server::{Reply, Server, error_reply, full_response, text};
-use crate::testkit::process::files_below;
+use crate::testkit::process::{Process, eventually, files_below};
 use crate::testkit::workspace::TestWorkspace;
 
 fn chat_client(spec: ModelSpec, key: &str) -> Result<HttpModel, String> {
@@ -219,8 +219,8 @@ fn out_of_credit() -> Reply {
 /// The first model answers, fails during the first task, and is back for the second.
 #[tokio::test]
 async fn fallback_answers_until_the_task_ends() {
-    let first =
-        Server::start(|request, count| if count < 1 { out_of_credit() } else { diligent(request, count) }).await;
+    let refused = || error_reply(403, "", "permission_error", "not now");
+    let first = Server::start(move |request, count| if count < 1 { refused() } else { diligent(request, count) }).await;
     let spare = Server::start(|request, count| diligent(request, count + 100)).await;
     let models = format!(
         "[models.big]\nprovider = \"openai-compatible\"\nmodel = \"m-big\"\nbase_url = \"{}\"\nfallback = [\"spare\"]\n\
@@ -235,7 +235,7 @@ async fn fallback_answers_until_the_task_ends() {
     let texts: Vec<[&Value; 2]> = switches.iter().map(|event| [&event["from"], &event["to"]]).collect();
     let (big, small) = (json!("m-big of openai-compatible"), json!("m-spare of ollama"));
     assert_eq!(texts, [[&big, &small], [&small, &big]], "{switches:?}");
-    assert!(switches[0]["reason"].as_str().unwrap().contains("402"), "{switches:?}");
+    assert!(switches[0]["reason"].as_str().unwrap().contains("403"), "{switches:?}");
     assert!(both(&output).contains("m-spare of ollama answers until the end of the task"), "{}", both(&output));
     let spare_requests = spare.requests();
     assert!(!spare_requests.is_empty() && first.requests().len() > 1, "both answered");
@@ -249,19 +249,67 @@ async fn fallback_answers_until_the_task_ends() {
     assert!(cost.contains(&note) && cost.contains("m-big"), "{cost}");
 }
 
+/// The models `big` and `spare` at these addresses; `spare` answers while `big` does not.
+fn with_fallback(first: &str, spare: &str) -> String {
+    format!(
+        "[models.big]\nprovider = \"openai-compatible\"\nmodel = \"m-big\"\nbase_url = \"{first}\"\nfallback = [\"spare\"]\n\
+         [models.spare]\nprovider = \"ollama\"\nmodel = \"m-spare\"\nbase_url = \"{spare}\"\n"
+    )
+}
+
+/// Each refusal that only a person can end lets the fallback answer, and the event names it.
+#[tokio::test]
+async fn fallback_answers_while_first_model_is_refused() {
+    let spare = Server::start(diligent).await;
+    for (status, kind, message) in [
+        (401, "authentication_error", "no such key"),
+        (403, "permission_error", "not in your country"),
+        (404, "not_found_error", "no model m-big"),
+        (400, "invalid_request_error", "Model Not Exist"),
+        (402, "payment", "add credits"),
+        (429, "insufficient_quota", "check your plan"),
+        (429, "1308", "used up for 5 hours"),
+    ] {
+        let first = Server::start(move |_, _| error_reply(status, "", kind, message)).await;
+        let team = workspace(&with_fallback(&first.url, &spare.url), "model = \"big\"", &["One"]);
+        let output = run(&team, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
+        assert_eq!(output.status.code(), Some(0), "{status} {kind}: {}", both(&output));
+        assert_eq!((statuses(&team), first.requests().len()), (vec!["completed".to_owned()], 1), "{status} {kind}");
+        let switches = logged(&team, "model_switched");
+        assert!(switches[0]["reason"].as_str().unwrap().contains(message), "{status} {kind}: {switches:?}");
+        let cost = both(&run(&team, &["cost"], &[]).await);
+        assert!(cost.contains("m-spare is a fallback of alice"), "{cost}");
+    }
+}
+
+/// The member waits for the quota of one of its models if the other one is refused. Neither order is an outage or the end of its work.
+#[tokio::test(flavor = "multi_thread")]
+async fn quota_of_one_model_is_waited_for_if_the_other_is_refused() {
+    let limited = || error_reply(429, "retry-after: 9000\r\n", "rate_limit_error", "the limit");
+    let quota = Server::start(move |_, _| limited()).await;
+    let refusing = Server::start(|_, _| error_reply(401, "", "authentication_error", "no")).await;
+    for (first, spare) in [(&refusing.url, &quota.url), (&quota.url, &refusing.url)] {
+        let team = workspace(&with_fallback(first, spare), "model = \"big\"", &["One"]);
+        let mut brigade = team.brigade(&["run", "crew"]);
+        brigade.env("OPENAI_API_KEY", KEY);
+        let mut running = Process::start(brigade, &team.join("said.txt"));
+        eventually("it waits for the quota", async || {
+            let text = team.json(&["team"]).to_string();
+            text.contains("quota until ") && text.contains("; next request at ")
+        })
+        .await;
+        running.kill();
+        assert_eq!(statuses(&team), ["pending"]);
+    }
+}
+
 /// A quota is that of the model that reached it: its account is asked no more, the team goes on, and is not paused.
 #[tokio::test]
 async fn fallback_answers_while_a_quota_is_used_up() {
     let limited = |wait: u32| error_reply(429, &format!("retry-after: {wait}\r\n"), "rate_limit_error", "the limit");
     let first = Server::start(move |_, _| limited(5_000)).await;
     let spare = Server::start(diligent).await;
-    let models = |first: &str, spare: &str| {
-        format!(
-            "[models.big]\nprovider = \"openai-compatible\"\nmodel = \"m-big\"\nbase_url = \"{first}\"\nfallback = [\"spare\"]\n\
-             [models.spare]\nprovider = \"ollama\"\nmodel = \"m-spare\"\nbase_url = \"{spare}\"\n"
-        )
-    };
-    let team = workspace(&models(&first.url, &spare.url), "model = \"big\"", &["One", "Two"]);
+    let team = workspace(&with_fallback(&first.url, &spare.url), "model = \"big\"", &["One", "Two"]);
     team.write("brigade.toml", &team.read("brigade.toml").replace("plan =", "on_quota = \"pause\"\nplan ="));
     let output = run(&team, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
@@ -272,7 +320,7 @@ async fn fallback_answers_while_a_quota_is_used_up() {
     assert!(reasons.len() == 4 && is_quota(&reasons[2]), "skipped without a request: {reasons:?}");
 
     let other = Server::start(move |_, _| limited(9_000)).await;
-    let team = workspace(&models(&first.url, &other.url), "model = \"big\"", &["One"]);
+    let team = workspace(&with_fallback(&first.url, &other.url), "model = \"big\"", &["One"]);
     team.write("brigade.toml", &team.read("brigade.toml").replace("plan =", "on_quota = \"pause\"\nplan ="));
     let output = run(&team, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
     let printed = both(&output);

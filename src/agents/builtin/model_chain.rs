@@ -93,6 +93,7 @@ fn may_be_answered_elsewhere(error: &ModelError) -> bool {
         ModelError::Temporary { .. }
         | ModelError::Limited { .. }
         | ModelError::NoServer(_)
+        | ModelError::NoCredit(_)
         | ModelError::WrongSetting(_) => true,
         ModelError::ContextTooLong { .. } | ModelError::Final(_) => false,
     }
@@ -114,7 +115,7 @@ impl Turn<'_> {
         true
     }
 
-    /// Lets the next model answer while the quota of the current one is known to be used up.
+    /// Lets the next model answer while the account of the current one is known to have no quota or no credit.
     pub(super) async fn skip_used_up_models(&self) {
         let chain = &self.agent.model;
         let services = &self.host.services;
@@ -122,10 +123,12 @@ impl Turn<'_> {
             let index = chain.index();
             let Some(to) = chain.models.get(index + 1) else { return };
             let limit = services.accounts.limit(&chain.models[index].account).await;
-            let Some(quota) = limit.filter(|limit| limit.is_quota) else { return };
+            let Some(limit) = limit.filter(|limit| limit.is_quota) else { return };
             if chain.index() == index {
-                let until = quota.until.to_clock_or_date(services.clock.now());
-                self.select(index + 1, &to.spec, format!("its quota is used up until {until}"));
+                let until = limit.until.to_clock_or_date(services.clock.now());
+                let reason =
+                    if limit.is_window() { "its quota is used up" } else { "its account has no credit, at least" };
+                self.select(index + 1, &to.spec, format!("{reason} until {until}"));
             }
         }
     }

@@ -114,10 +114,17 @@ impl Turn<'_> {
             Err(RequestFailure::Model(error)) => {
                 let services = &self.host.services;
                 let (message, refusal) = match error {
-                    ModelError::Limited { message, wait, is_quota } => (message, Refusal { wait, is_quota }),
+                    ModelError::Limited { message, wait, is_quota } => {
+                        (message, Refusal { wait, is_quota, is_without_credit: false })
+                    }
                     // A provider that asks for a long wait has a quota.
                     ModelError::Temporary { message, retry_after } if retry_after > Some(WAIT_IN_TURN_MAX) => {
-                        (message, Refusal { wait: retry_after, is_quota: true })
+                        (message, Refusal { wait: retry_after, is_quota: true, is_without_credit: false })
+                    }
+                    ModelError::NoCredit(message) => {
+                        let refusal = Refusal { wait: None, is_quota: false, is_without_credit: true };
+                        services.accounts.record_refusal(&model.account, refusal, admission).await;
+                        return Err(RequestFailure::Model(ModelError::NoCredit(message)));
                     }
                     error => return Err(RequestFailure::Model(error)),
                 };
@@ -159,8 +166,14 @@ impl Turn<'_> {
             }
         };
         outcome.map_err(|limit| {
-            let wait = Some(limit.until.since(services.clock.now()));
-            RequestFailure::Model(ModelError::Limited { message, wait, is_quota: limit.is_quota })
+            let now = services.clock.now();
+            RequestFailure::Model(if limit.is_window() {
+                ModelError::Limited { message, wait: Some(limit.until.since(now)), is_quota: true }
+            } else {
+                let until = limit.until.to_clock_or_date(now);
+                let name = &model.account.name;
+                ModelError::NoCredit(format!("{name} has no credit, as another request showed; asked again at {until}"))
+            })
         })
     }
 

@@ -273,7 +273,9 @@ pub(super) fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs
                 ModelError::Limited { wait: retry_after, .. } | ModelError::Temporary { retry_after, .. } => {
                     ModelFailureKind::Temporary { retry_after: *retry_after }
                 }
-                ModelError::WrongSetting(_) | ModelError::NoServer(_) => ModelFailureKind::WrongSetting,
+                ModelError::WrongSetting(_) | ModelError::NoCredit(_) | ModelError::NoServer(_) => {
+                    ModelFailureKind::WrongSetting
+                }
                 ModelError::ContextTooLong { .. } | ModelError::Final(_) => ModelFailureKind::Permanent,
             };
             TurnOutcome::ModelFailed { reason: error.to_string(), kind }

@@ -172,13 +172,16 @@ impl BackOff {
         self.wait = Some(Wait { until: Instant::now() + wait, cause: cause.into() });
     }
 
-    /// Begins the wait for the end of a quota window. It is no failure of the model.
-    pub fn begin_quota_wait(&mut self, until: UnixMs, now: UnixMs) {
-        let text = format!("quota until {}", until.to_clock_or_date(now));
+    /// Begins the wait for the end of a quota window, or for the next request before it. It is no failure of the model.
+    pub fn begin_quota_wait(&mut self, until: UnixMs, ask_at: UnixMs, now: UnixMs) {
+        let mut text = format!("quota until {}", until.to_clock_or_date(now));
+        if ask_at < until {
+            text = format!("{text}; next request at {}", ask_at.to_clock_or_date(now));
+        }
         self.repeat_prompt();
         self.error = None;
         self.last_error.clone_from(&text);
-        self.begin_wait(text, until.since(now));
+        self.begin_wait(text, ask_at.since(now));
     }
 
     /// Ends the wait if it is over. Returns true if it ended now.

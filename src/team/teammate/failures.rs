@@ -1,6 +1,7 @@
 //! Failures of a teammate's model, agent, tools and workspace, and the ends of its budgets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Teammate, claims};
 use crate::agents::{ModelFailureKind, TurnOutcome};
@@ -8,6 +9,9 @@ use crate::domain::budget::BudgetScope;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{Phase, PhaseEvent};
 use crate::run::budget::BudgetSpent;
+
+/// The wait before a member asks the other models of its chain again, while the quota of one is used up.
+const OTHER_MODEL_WAIT: Duration = Duration::from_secs(10 * 60);
 
 impl Teammate {
     /// Records a failed request, unless the teammate is stopping. Tells the lead about a permanent failure and about the first
@@ -29,6 +33,14 @@ impl Teammate {
             return PhaseEvent::AttemptFailed;
         }
         let services = Arc::clone(&self.host.services);
+        // The person can correct a setting, but the model with the quota answers earlier.
+        let kind = match kind {
+            ModelFailureKind::WrongSetting => match self.host.first_quota_end().await {
+                Some((account, until)) => ModelFailureKind::Quota { account, until },
+                None => kind,
+            },
+            kind => kind,
+        };
         let outage_max = services.spec.limits.model.outage_limit();
         let is_first = match kind {
             ModelFailureKind::Temporary { retry_after } => {
@@ -40,11 +52,10 @@ impl Teammate {
             ModelFailureKind::Quota { account, until } => {
                 let now = services.clock.now();
                 let (limit, is_first) = services.accounts.record_quota(&account, until).await;
-                match self.host.used_up_until().await {
-                    Some(until) => self.back_off.begin_quota_wait(until, now),
-                    // Another one of its models may answer earlier.
-                    None => _ = self.back_off.record_model_failure(reason, None, outage_max, now),
-                }
+                let all_until = self.host.used_up_until().await;
+                // Another one of its models may answer earlier.
+                let ask_at = all_until.unwrap_or_else(|| until.min(now.plus(OTHER_MODEL_WAIT)));
+                self.back_off.begin_quota_wait(all_until.unwrap_or(until), ask_at, now);
                 let until = limit.until.to_clock_or_date(now);
                 let warning = format!("{} has used up its quota until {until}: {reason}", account.name);
                 services.events.warn_once("quota", &warning);
@@ -159,7 +170,7 @@ impl Teammate {
             return;
         }
         if let Some(until) = self.host.used_up_until().await {
-            self.back_off.begin_quota_wait(until, self.host.services.clock.now());
+            self.back_off.begin_quota_wait(until, until, self.host.services.clock.now());
             self.report();
         }
     }

@@ -214,6 +214,7 @@ impl Teammate {
                 }
                 TeammateCommand::Retry => {
                     self.back_off.retry();
+                    self.host.services.accounts.retry();
                     self.report();
                     return Some(self.poll());
                 }
