@@ -61,7 +61,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Returns the tokenizer of a model: its own if it is a model of OpenAI, otherwise the one with the best estimates.
+    /// Returns the tokenizer of a model: its own if it is a known model of OpenAI, otherwise the newest one, which has the best estimates.
     pub fn of(spec: &ModelSpec) -> Self {
         let names = OPENAI_NAMES.iter().filter(|(provider, _)| *provider == spec.provider && spec.base_url.is_none());
         let name = names.filter_map(|(_, prefix)| spec.model.strip_prefix(prefix)).next();
@@ -155,6 +155,8 @@ mod tests {
         {
             assert!(!Tokenizer::of(&spec(provider, model)).is_own, "{model}");
         }
+        let newer = Tokenizer::of(&spec("openai", "gpt-6-luna"));
+        assert!(!newer.is_own && std::ptr::eq(newer.vocabulary, &O200K), "its estimate is by the newest vocabulary");
         let gateway = ModelSpec { base_url: Some("http://127.0.0.1:4000".to_owned()), ..spec("openai", "gpt-5") };
         assert!(!Tokenizer::of(&gateway).is_own, "its names are aliases");
     }
