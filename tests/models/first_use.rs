@@ -245,6 +245,37 @@ async fn doctor_names_refused_key_and_missing_server() {
     assert!(output.contains("if its requests fail too, correct base_url or set VLLM_API_KEY"), "{output}");
 }
 
+/// Members with different keys at one address have two accounts, and each is checked.
+#[tokio::test]
+async fn doctor_checks_each_account_of_a_server() {
+    let models = list(&NAMES);
+    let server = Server::start(move |request, _| match request.header("authorization") {
+        Some("bearer sk-expired-123456") => full_response(401, "", "no"),
+        _ => page(&models),
+    })
+    .await;
+    let workspace = TestWorkspace::new();
+    let member = |name: &str, more: &str| {
+        let url = address(&server);
+        format!(
+            "[[teams.crew.members]]\nname = \"{name}\"\nprovider = \"openai-compatible\"\nmodel = \"llama3:8b\"\nbase_url = \"{url}\"\n{more}"
+        )
+    };
+    let expired = "headers = { authorization = \"Bearer sk-expired-123456\" }\n";
+    let members =
+        [member("ada", ""), member("bob", ""), member("eve", expired), member("zoe", "key_command = \"k\"\n")];
+    workspace.write("brigade.toml", &format!("[teams.crew]\n{}", members.concat()));
+    let output = doctor(&workspace, &[("OPENAI_API_KEY", KEY)]).await;
+    let at = format!("openai-compatible at {}", server.url);
+    for text in [
+        format!("ok    server: {at} for ada, bob, with the key in OPENAI_API_KEY, lists 4 models"),
+        format!("FAIL  server: {at} for eve refused the key in "),
+        format!("ok    server: {at} for zoe, without the key of `key_command`, lists 4 models"),
+    ] {
+        assert!(output.contains(&text), "{text}: {output}");
+    }
+}
+
 /// The files of a clone must not make `doctor` send a key, or anything else, to a server of theirs.
 #[tokio::test]
 async fn doctor_asks_no_server_without_agreement() {

@@ -18,15 +18,19 @@ use crate::ui::text::{count, join_up_to, one_line};
 const SERVERS_MAX: usize = 20;
 /// The most names of models in a finding.
 const MODELS_SHOWN_MAX: usize = 10;
+/// The most members of one account in a finding.
+const MEMBERS_SHOWN_MAX: usize = 5;
 /// The most near names in a hint.
 const NEAR_NAMES_MAX: usize = 3;
 
-/// The settings of members that use the same provider and address.
+/// The settings of members that use the same account at the same address.
 #[derive(Default)]
 struct Usage {
     spec: ModelSpec,
     /// The names of models, with the context windows in the settings.
     models: BTreeMap<String, BTreeSet<Option<u64>>>,
+    /// The names of the members, if other members use another account there; otherwise empty.
+    members: BTreeSet<String>,
     /// True if the person agreed to the settings of one of the teams.
     is_agreed: bool,
 }
@@ -51,19 +55,34 @@ pub(super) async fn check_servers(context: &Context) -> Vec<Finding> {
 
 fn usages(context: &Context) -> Vec<Usage> {
     let Some(config) = context.location.config_if_valid() else { return Vec::new() };
-    let mut usages: BTreeMap<(String, Option<String>), Usage> = BTreeMap::new();
+    let mut servers: BTreeMap<(String, Option<String>), BTreeMap<String, Usage>> = BTreeMap::new();
     for name in config.team_names() {
         let Ok(team) = config.team(&name, &TeamFlags::default()) else { continue };
         let is_agreed = consent::is_agreed(context, &config, &team);
         let members = team.spec.members.iter().chain([&team.spec.lead]);
-        for spec in members.flat_map(|MemberSpec { model, .. }| std::iter::once(model).chain(&model.fallback)) {
-            let usage = usages.entry((spec.provider.clone(), spec.base_url.clone())).or_default();
+        let models = members.flat_map(|MemberSpec { name, model, .. }| {
+            std::iter::once(model).chain(&model.fallback).map(move |model| (name, model))
+        });
+        for (member, spec) in models {
+            let server = servers.entry((spec.provider.clone(), spec.base_url.clone())).or_default();
+            let usage = server.entry(account_of(spec)).or_default();
             usage.spec = spec.clone();
+            usage.members.insert(member.to_string());
             usage.models.entry(spec.model.clone()).or_default().insert(spec.context_window_tokens);
             usage.is_agreed |= is_agreed;
         }
     }
-    usages.into_values().collect()
+    for server in servers.values_mut().filter(|server| server.len() == 1) {
+        server.values_mut().for_each(|usage| usage.members.clear());
+    }
+    servers.into_values().flat_map(BTreeMap::into_values).collect()
+}
+
+/// Returns the account of a model with its key; the same text for all models that cannot be connected to.
+fn account_of(spec: &ModelSpec) -> String {
+    let service = providers::provider(&spec.provider).and_then(|provider| provider.service.as_ref());
+    let model = service.and_then(|service| service.model(spec, &|name| std::env::var(name).ok()).ok());
+    model.map(|model| model.account.as_str().to_owned()).unwrap_or_default()
 }
 
 async fn check(usage: &Usage) -> Vec<Finding> {
@@ -73,7 +92,11 @@ async fn check(usage: &Usage) -> Vec<Finding> {
     };
     // The check of the models reports wrong settings.
     let Ok(model) = service.model(&usage.spec, &|name| std::env::var(name).ok()) else { return Vec::new() };
-    let server = format!("{} at {}", provider.name, model.url.origin().ascii_serialization());
+    let mut server = format!("{} at {}", provider.name, model.url.origin().ascii_serialization());
+    if !usage.members.is_empty() {
+        let members = join_up_to(usage.members.iter().map(|name| one_line(name)), MEMBERS_SHOWN_MAX);
+        server = format!("{server} for {members}");
+    }
     if usage.spec.base_url.is_some() && !usage.is_agreed {
         let text = format!("{server} is not contacted: you have not agreed to these settings yet");
         return vec![warn("server", text, "read brigade.toml; at a terminal, `brigade run` asks")];
