@@ -6,11 +6,17 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::exchange::ProtocolError;
 use crate::domain::transcript::{Block, Extra};
 
 /// Returns true if this text is a whole JSON object, or empty, as for a call without arguments.
 pub fn are_whole(text: &str) -> bool {
     text.trim().is_empty() || serde_json::from_str::<Map<String, Value>>(text).is_ok()
+}
+
+/// Returns the error of an answer with incomplete arguments that ends as if it were complete. Gateways end a cut answer so.
+pub fn hidden_cut() -> ProtocolError {
+    ProtocolError::Invalid("a call has incomplete arguments, so the answer was cut".to_owned())
 }
 
 /// Returns a call. Arguments that are not whole stay text, and such a call is never run.

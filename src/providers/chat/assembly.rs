@@ -154,8 +154,7 @@ impl Assembler for ChatAssembler {
     fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let is_cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
         if !is_cut && !self.is_repeating && self.calls.iter().any(|call| !arguments::are_whole(&call.arguments)) {
-            // Gateways end a cut answer as if it were complete.
-            return Err(ProtocolError::Invalid("a call has incomplete arguments, so the answer was cut".to_owned()));
+            return Err(arguments::hidden_cut());
         }
         let stop = self.stop_reason();
         let mut ids = HashSet::new();

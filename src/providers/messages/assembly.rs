@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
@@ -64,6 +65,14 @@ struct EventFields {
     index: Option<u64>,
     content_block: Option<Map<String, Value>>,
     delta: Delta,
+    usage: Option<Value>,
+}
+
+/// The whole answer of a server that does not stream.
+#[derive(Deserialize)]
+struct WholeMessage {
+    content: Vec<Map<String, Value>>,
+    stop_reason: Option<String>,
     usage: Option<Value>,
 }
 
@@ -174,6 +183,20 @@ impl MessageAssembler {
         Ok(())
     }
 
+    /// Takes the whole answer of a server that does not stream.
+    fn complete(&mut self, message: WholeMessage, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        for (index, block) in (0..).zip(message.content) {
+            let start = EventFields { index: Some(index), content_block: Some(block), ..EventFields::default() };
+            self.begin(start, listener)?;
+            self.block_mut(Some(index))?.is_closed = true;
+        }
+        self.stop = message.stop_reason;
+        self.has_final_usage = message.usage.is_some();
+        self.count(message.usage.as_ref(), listener);
+        self.is_complete = true;
+        Ok(())
+    }
+
     fn block_mut(&mut self, index: Option<u64>) -> Result<&mut PartialBlock, ProtocolError> {
         let block = index.and_then(|index| self.blocks.get_mut(&index));
         block.ok_or_else(|| ProtocolError::Invalid("cannot read an event: its block has not started".to_owned()))
@@ -213,6 +236,7 @@ impl Assembler for MessageAssembler {
                 self.count(usage.as_ref(), listener);
             }
             "message_stop" => self.is_complete = true,
+            "message" => self.complete(parse(&event.data)?, listener)?,
             "error" => return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&parse(&event.data)?)))),
             // `ping` and unknown events.
             _ => {}
@@ -247,6 +271,10 @@ impl Assembler for MessageAssembler {
         let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
         if self.is_repeating {
             return Ok(ModelResponse { content, stop: StopReason::Repetition, usage: None, origin: None });
+        }
+        let is_cut = matches!(self.stop.as_deref(), Some("max_tokens" | "model_context_window_exceeded" | "refusal"));
+        if !is_cut && content.iter().any(|block| matches!(block, Block::ToolUse { input: Value::String(_), .. })) {
+            return Err(arguments::hidden_cut());
         }
         let stop = match self.stop.as_deref() {
             Some("end_turn") => StopReason::EndTurn,

@@ -41,6 +41,12 @@ impl Listener for RecordingListener {
 
 /// The answer of a stream in pieces of these sizes, and the streamed text.
 fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
+    let (answer, text) = assembled(stream, sizes);
+    (answer.unwrap(), text)
+}
+
+/// The answer or the error at its end, and the streamed text.
+fn assembled(stream: &str, sizes: &[usize]) -> (Result<ModelResponse, ProtocolError>, String) {
     let (mut reader, mut assembler, listener) =
         (SseReader::default(), MessageAssembler::default(), RecordingListener::default());
     let mut rest = stream.as_bytes();
@@ -54,7 +60,7 @@ fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
     }
     assert!(assembler.is_complete());
     let text = listener.texts.lock().concat();
-    (Box::new(assembler).finish("call-1").unwrap(), text)
+    (Box::new(assembler).finish("call-1"), text)
 }
 
 fn stream(events: &[Value]) -> String {
@@ -234,18 +240,28 @@ fn call_id(block: &Block) -> Option<&str> {
     }
 }
 
+/// At a limit or after a refusal, a cut call stays text, which is never run. A gateway can hide the cut: then the answer is an error.
 #[test]
-fn incomplete_tool_arguments_stay_text() {
+fn cut_call_is_never_run() {
     for (json, is_closed) in [("{\"command\": \"rm -r", true), ("[1]", true), ("7", true), ("{}", false), ("", false)] {
         let mut events = vec![
             start(0, json!({"type": "tool_use", "id": "x", "name": "bash", "input": {}})),
             delta(0, json!({"type": "input_json_delta", "partial_json": json})),
         ];
         events.extend(is_closed.then(|| closed(0)));
-        events.extend(end(json!("tool_use")));
-        let (answer, _) = answer_in_pieces(&stream(&events), &[9999]);
-        let Block::ToolUse { input, .. } = &answer.content[0] else { panic!("{answer:?}") };
-        assert_eq!(*input, Value::String(json.to_owned()), "a call with text is never run");
+        let answer = |reason: Value| assembled(&stream(&[events.clone(), end(reason)].concat()), &[9999]).0;
+        for reason in ["max_tokens", "model_context_window_exceeded", "refusal"] {
+            let answer = answer(json!(reason)).unwrap();
+            let Block::ToolUse { input, .. } = &answer.content[0] else { panic!("{answer:?}") };
+            assert_eq!(*input, Value::String(json.to_owned()), "{reason}");
+        }
+        for reason in [json!("tool_use"), json!("end_turn"), json!("brand_new"), Value::Null] {
+            let hidden = answer(reason.clone()).unwrap_err();
+            assert!(
+                matches!(&hidden, ProtocolError::Invalid(text) if text.contains("was cut")),
+                "{reason}: {hidden:?}"
+            );
+        }
     }
 }
 

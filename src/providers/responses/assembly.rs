@@ -136,8 +136,7 @@ impl Assembler for ResponseAssembler {
         let items = std::mem::take(&mut self.items);
         let has_cut_arguments = |item: &PartialItem| item.kind() == CALL && !arguments::are_whole(&item.arguments);
         if !is_cut && items.values().any(has_cut_arguments) {
-            // Gateways end a cut answer as if it were complete.
-            return Err(ProtocolError::Invalid("a call has incomplete arguments, so the answer was cut".to_owned()));
+            return Err(arguments::hidden_cut());
         }
         let mut ids = HashSet::new();
         let mut content = Vec::with_capacity(items.len());
