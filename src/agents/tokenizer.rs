@@ -123,6 +123,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::domain::prompt_cut::fewest_tokens;
 
     fn spec(provider: &str, model: &str) -> ModelSpec {
         ModelSpec::new(provider, model)
@@ -194,6 +195,37 @@ mod tests {
         assert_eq!(counter.count(&"a".repeat(COUNTED_BYTES_MAX + 1)), None);
         assert!(counter.count(&" a".repeat(COUNTED_BYTES_MAX / 4)).is_some());
         assert_eq!(counter.count(&" a".repeat(COUNTED_BYTES_MAX / 2)), None, "the limit holds for all texts together");
+    }
+
+    /// Servers that report fewer tokens than the words of a prompt have cut it.
+    #[test]
+    fn texts_have_their_fewest_tokens() {
+        let rust = include_str!("tokenizer.rs");
+        let prompt = include_str!("../../prompts/teammate.md");
+        let schema = include_str!("../../schema/brigade.schema.json");
+        let units = [
+            "7, 8, 9, 10\n",
+            "don't, it's: a.b_c/d ",
+            "über größere Wörter ",
+            "漢字かな交じり文を読む。",
+            "dGhlIHF1aWNrIGJyb3duIGZveA==\n",
+        ];
+        let units = units.map(|unit| unit.repeat(200));
+        let fillers = [" ", "-", "x", "0", "A"].map(|unit| unit.repeat(8_000));
+        for model in ["gpt-5", "gpt-4"] {
+            let tokenizer = Tokenizer::of(&spec("openai", model));
+            for text in
+                [rust, prompt, &schema[..100_000.min(schema.len())]].into_iter().chain(units.iter().map(|unit| &**unit))
+            {
+                let tokens = counter(tokenizer).count(text).unwrap();
+                assert!(fewest_tokens(text) <= tokens, "{} of {tokens} in {model}: {text:.60}", fewest_tokens(text));
+            }
+            // Cuts are found with a margin of this factor.
+            for text in &fillers {
+                let tokens = counter(tokenizer).count(text).unwrap();
+                assert!(fewest_tokens(text) <= 2 * tokens, "{} of {tokens} in {model}: {text:.9}", fewest_tokens(text));
+            }
+        }
     }
 
     #[test]

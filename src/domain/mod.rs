@@ -35,6 +35,7 @@ pub mod phase;
 pub mod plan;
 pub mod plan_update;
 pub mod prompt;
+pub mod prompt_cut;
 pub mod records;
 pub mod replay;
 pub mod request_error;

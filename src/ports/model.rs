@@ -307,6 +307,11 @@ pub trait ModelClient: Send + Sync {
         None
     }
 
+    /// Returns the way to a larger context window at its server, for people, if the provider knows it.
+    fn larger_window(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Returns the model's context window in tokens, including the answer, if the provider knows it.
     fn context_window_tokens(&self) -> Option<u64> {
         None

@@ -20,9 +20,6 @@ const NAME_CHARS_MAX: usize = 200;
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A smaller context window is a problem for an agent, in tokens. Brigade's instructions and tools take about a quarter of it.
-pub const SMALL_WINDOW_TOKENS: u64 = 16_000;
-
 /// Parts of the names of models that do not chat, in lower case.
 const NO_CHAT: [&str; 22] = [
     "embed",

@@ -19,7 +19,7 @@ use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
-use super::usage;
+use super::{provider, usage};
 use crate::domain::account::AccountId;
 use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin};
@@ -450,6 +450,10 @@ fn masked_block(block: Block) -> Option<Block> {
 impl ModelClient for HttpModel {
     fn account(&self) -> Option<AccountId> {
         Some(self.account.clone())
+    }
+
+    fn larger_window(&self) -> Option<&'static str> {
+        provider(&self.provider)?.service.as_ref()?.first_use.larger_window
     }
 
     fn context_window_tokens(&self) -> Option<u64> {

@@ -138,7 +138,7 @@ const OLLAMA: FirstUse = FirstUse {
     windows: WindowSource::Ollama,
     start: Some("`ollama serve`"),
     larger_window: Some(
-        "start it with OLLAMA_CONTEXT_LENGTH=32768; by default Ollama takes 4,096 tokens on most machines",
+        "start it with `OLLAMA_CONTEXT_LENGTH=32768 ollama serve`, or set `num_ctx` in a Modelfile; by default Ollama takes 4,096 tokens on most machines",
     ),
 };
 const LM_STUDIO: FirstUse = FirstUse {

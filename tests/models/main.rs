@@ -5,6 +5,7 @@
 mod answers;
 mod budgets;
 mod chat;
+mod cuts;
 mod failures;
 mod first_use;
 mod outages;

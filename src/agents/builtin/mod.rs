@@ -18,6 +18,7 @@ use todo_reminder::TodoReminder;
 mod ask;
 mod compaction;
 mod context_window;
+mod cut_prompt;
 mod known_files;
 pub mod model_chain;
 mod repetition;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::agents::tokenizer::TokenCounter;
 use crate::domain::prompt::text_bytes;
+use crate::domain::prompt_cut::{ReportedPrompt, fewest_tokens, fewest_tokens_of};
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_tokens_max, escaped_bytes};
 use crate::tools::Tool;
@@ -23,6 +24,8 @@ pub(super) struct RequestPrefix {
     tools: Vec<Arc<dyn Tool>>,
     /// The size of all this, in bytes.
     pub bytes: u64,
+    /// The fewest tokens of all this.
+    fewest_tokens: u64,
     /// The last request.
     counted: Mutex<Option<CountedRequest>>,
 }
@@ -34,6 +37,21 @@ pub(super) struct RequestSize {
     pub input_tokens_max: u64,
     /// The bytes of its texts, see [`ModelRequest::text_bytes`].
     pub text_bytes: u64,
+    /// The fewest tokens of the texts of it and of the tools.
+    fewest_tokens: u64,
+    /// The report with which its own one is compared: of an earlier request that it extends.
+    base: Option<ReportedPrompt>,
+}
+
+impl RequestSize {
+    /// Returns true if the report shows that the server cut this request to its context window.
+    pub fn is_cut(&self, usage: Usage) -> bool {
+        self.reported(usage).is_cut(self.base)
+    }
+
+    fn reported(&self, usage: Usage) -> ReportedPrompt {
+        ReportedPrompt { fewest_tokens: self.fewest_tokens, reported_tokens: usage.total_input() }
+    }
 }
 
 /// A request and its size, with the input tokens that its server reported if it did.
@@ -42,17 +60,21 @@ struct CountedRequest {
     model: Arc<str>,
     messages: Arc<[Arc<ChatMessage>]>,
     size: RequestSize,
-    /// True if a report is part of its size. Otherwise, a tokenizer that was loaded since counts better.
-    has_report: bool,
 }
 
 impl RequestPrefix {
     /// Creates a prefix. `tool_specs` describes `tools`, in the same order.
     pub fn new(system_prompt: String, tools: Vec<Arc<dyn Tool>>, tool_specs: Arc<[ToolSpec]>) -> Self {
-        let tool_bytes =
-            |tool: &ToolSpec| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len();
-        let bytes = system_prompt.len() + tool_specs.iter().map(tool_bytes).sum::<usize>();
-        Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64, counted: Mutex::default() }
+        let tool_texts = |tool: &ToolSpec| [tool.name.clone(), tool.description.clone(), tool.input_schema.to_string()];
+        let texts: Vec<String> = tool_specs.iter().flat_map(tool_texts).chain([system_prompt.clone()]).collect();
+        Self {
+            system_prompt: system_prompt.into(),
+            tool_specs,
+            tools,
+            bytes: texts.iter().map(|text| text.len() as u64).sum(),
+            fewest_tokens: texts.iter().map(|text| fewest_tokens(text)).sum(),
+            counted: Mutex::default(),
+        }
     }
 
     /// Returns the size of a request with this prefix. `counter` counts texts by the model's own tokenizer. Without it, and beyond its
@@ -61,23 +83,29 @@ impl RequestPrefix {
         let text_tokens =
             |text: &str| counter.and_then(|counter| counter.count(text)).unwrap_or_else(|| escaped_bytes(text));
         let mut counted = self.counted.lock();
-        let is_usable = |last: &&CountedRequest| last.model == request.model && (last.has_report || counter.is_none());
+        // A tokenizer that was loaded since counts better than a size without a report.
+        let is_usable =
+            |last: &&CountedRequest| last.model == request.model && (last.size.base.is_some() || counter.is_none());
         let since_last = counted.as_ref().filter(is_usable).and_then(|last| {
             let added = added_after(&last.messages, &request.messages)?;
-            let size = RequestSize {
+            Some(RequestSize {
                 input_tokens_max: last.size.input_tokens_max + added.tokens_max(&text_tokens),
                 text_bytes: last.size.text_bytes + added.text_bytes(),
-            };
-            Some((size, last.has_report))
+                fewest_tokens: last.size.fewest_tokens + fewest_tokens_of(added.blocks()),
+                base: last.size.base,
+            })
         });
-        let (size, has_report) = since_last.unwrap_or_else(|| {
-            let input_tokens_max = request.input_tokens_max_with(&text_tokens);
-            (RequestSize { input_tokens_max, text_bytes: request.text_bytes() }, false)
+        let size = since_last.unwrap_or_else(|| RequestSize {
+            input_tokens_max: request.input_tokens_max_with(&text_tokens),
+            text_bytes: request.text_bytes(),
+            fewest_tokens: self.fewest_tokens
+                + fewest_tokens_of(request.messages.iter().flat_map(|message| &message.content)),
+            base: None,
         });
         // Requests for summaries end with an instruction that the next request does not have, so they are no beginning of it.
         if !request.is_for_summary() {
             let (model, messages) = (Arc::clone(&request.model), Arc::clone(&request.messages));
-            *counted = Some(CountedRequest { model, messages, size, has_report });
+            *counted = Some(CountedRequest { model, messages, size });
         }
         size
     }
@@ -85,10 +113,11 @@ impl RequestPrefix {
     /// Records a plausible report of the usage of the last request.
     pub fn record_usage(&self, request: &ModelRequest, usage: Usage) {
         let mut counted = self.counted.lock();
-        let last = counted.as_mut().filter(|last| Arc::ptr_eq(&last.messages, &request.messages));
-        if let Some(last) = last {
-            last.size.input_tokens_max = usage.total_input();
-            last.has_report = true;
+        if let Some(CountedRequest { size, .. }) =
+            counted.as_mut().filter(|last| Arc::ptr_eq(&last.messages, &request.messages))
+        {
+            size.base = Some(size.reported(usage).base_after(size.base));
+            size.input_tokens_max = usage.total_input();
         }
     }
 
@@ -129,9 +158,12 @@ impl Added<'_> {
         blocks_tokens_max(self.blocks, text_tokens) + messages.sum::<u64>()
     }
 
+    fn blocks(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().chain(self.messages.iter().flat_map(|message| &message.content))
+    }
+
     fn text_bytes(&self) -> u64 {
-        let blocks = self.blocks.iter().chain(self.messages.iter().flat_map(|message| &message.content));
-        blocks.map(text_bytes).sum::<usize>() as u64
+        self.blocks().map(text_bytes).sum::<usize>() as u64
     }
 }
 
@@ -197,6 +229,53 @@ mod tests {
         }
     }
 
+    fn usage(input_tokens: u64) -> Usage {
+        Usage { input_tokens, ..Usage::default() }
+    }
+
+    /// Instructions and tools alone can be more than a small window, before the first task.
+    #[test]
+    fn cut_of_first_request_is_found() {
+        let tool = |number: usize| ToolSpec {
+            name: format!("tool_{number}"),
+            description: "Searches the lines of files for a regular expression, as ripgrep does.".to_owned(),
+            input_schema: serde_json::json!({"type": "object", "required": ["pattern"], "properties": {
+                "pattern": {"type": "string", "description": "With `*` and `**`; without `/` it matches in any folder"},
+                "path": {"type": "string"}, "files_only": {"type": "boolean"}, "limit": {"type": "integer"}}}),
+        };
+        let system_prompt = include_str!("../../../prompts/teammate.md").repeat(3);
+        let prefix = RequestPrefix::new(system_prompt, Vec::new(), (0..35).map(tool).collect());
+        let sent = prefix.bytes / 4;
+        assert!((3_900..4_300).contains(&sent), "{sent}");
+        let first = prefix.size(&request("m", &[vec!["Do it.".to_owned()]], RequestPurpose::Turn), None);
+        assert!(first.is_cut(usage(2_050)));
+        for honest in [sent / 2 + 500, sent * 2 / 3, sent, 2 * sent] {
+            assert!(!first.is_cut(usage(honest)), "{honest}");
+        }
+    }
+
+    /// A report belongs to the requests that continue the reported one. No other request is compared with it, such as one after a compaction.
+    #[test]
+    fn flat_report_of_another_context_is_no_cut() {
+        let prefix = RequestPrefix::new("s".to_owned(), Vec::new(), [].into());
+        let words = |text: &str, count: usize| vec![format!("{text} ").repeat(count)];
+        let short = [words("a", 3_000)];
+        let grown = [words("a", 3_000), words("b", 4_000)];
+        let other = [words("c", 3_000), words("b", 4_000)];
+        for (model, next, reported, is_cut) in [
+            ("m", &grown, 7_100, true),
+            ("m", &other, 7_100, false),
+            ("n", &grown, 7_100, false),
+            ("m", &grown, 12_000, false),
+        ] {
+            let first = request("m", &short, RequestPurpose::Turn);
+            prefix.size(&first, None);
+            prefix.record_usage(&first, usage(7_000));
+            let next = prefix.size(&request(model, next, RequestPurpose::Turn), None);
+            assert_eq!(next.is_cut(usage(reported)), is_cut, "{model} {reported}");
+        }
+    }
+
     /// Another model counts other tokens for the same text.
     #[test]
     fn report_of_another_model_does_not_count() {
@@ -204,7 +283,7 @@ mod tests {
         let request = |model: &str| request(model, &[vec!["x".repeat(5_000)]], RequestPurpose::Turn);
         let first = request("a");
         assert!(prefix.size(&first, None).input_tokens_max > 5_000);
-        prefix.record_usage(&first, Usage { input_tokens: 1_000, ..Usage::default() });
+        prefix.record_usage(&first, usage(1_000));
         assert_eq!(prefix.size(&request("a"), None).input_tokens_max, 1_000);
         assert!(prefix.size(&request("b"), None).input_tokens_max > 5_000);
     }
@@ -220,8 +299,11 @@ mod tests {
                     texts[count - 1].push("Write a summary.".to_owned());
                 }
                 let request = request("a", &texts, purpose);
-                let (input_tokens_max, text_bytes) = (request.input_tokens_max(), request.text_bytes());
-                assert_eq!(prefix.size(&request, None), RequestSize { input_tokens_max, text_bytes }, "{count}");
+                let size = prefix.size(&request, None);
+                assert_eq!(size.input_tokens_max, request.input_tokens_max(), "{count}");
+                assert_eq!(size.text_bytes, request.text_bytes(), "{count}");
+                let whole = RequestPrefix::new("s".to_owned(), Vec::new(), [].into());
+                assert_eq!(size, whole.size(&request, None), "{count}");
             }
         }
     }

@@ -252,9 +252,9 @@ impl Turn<'_> {
             outcome = model.client.request(request.clone(), &listener) => outcome,
             () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
-        let outcome = outcome.map(|response| {
-            listener.publish(StreamEvent::Ended);
+        let outcome = outcome.and_then(|response| {
             admission.accept();
+            let cut = if listener.has_server { self.cut_error(model, &size, request, &response) } else { None };
             let bytes = response.content.iter().map(text_bytes).sum();
             let usage = response.usage.and_then(|usage| listener.checked(usage, bytes as u64));
             // The usage of an answer that was ended early is not known.
@@ -262,7 +262,11 @@ impl Turn<'_> {
                 self.warn_of_usage(&request.model, "no usage; such requests count by their bytes");
             }
             reservation.record_answer(usage, bytes);
-            ModelResponse { usage, ..response }
+            if let Some(error) = cut {
+                return Err(error);
+            }
+            listener.publish(StreamEvent::Ended);
+            Ok(ModelResponse { usage, ..response })
         });
         if let Some(fault) = reservation.usage_fault() {
             self.warn_of_usage(&request.model, &format!("{fault}; such requests count as their maximum"));

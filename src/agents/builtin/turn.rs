@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Turn;
-use super::request_prefix::{RequestPrefix, RequestSize};
+use super::request_prefix::RequestPrefix;
 use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
@@ -123,9 +123,9 @@ impl Turn<'_> {
         };
         self.host.record_request_start();
         let started = Instant::now();
-        let size = prefix.size(&request, self.own_tokens().as_ref());
-        let input_tokens_max = size.input_tokens_max + extra_body_bytes(&model.spec);
-        let response = self.request(model, &request, RequestSize { input_tokens_max, ..size }).await?;
+        let mut size = prefix.size(&request, self.own_tokens().as_ref());
+        size.input_tokens_max += extra_body_bytes(&model.spec);
+        let response = self.request(model, &request, size).await?;
         if let Some(usage) = response.usage {
             prefix.record_usage(&request, usage);
         }

@@ -3,9 +3,9 @@
 use super::starter::{Model, Provider};
 use crate::cli::doctor::not_listed;
 use crate::cli::error::{CliError, CliResult};
+use crate::domain::prompt_cut::SMALL_WINDOW_TOKENS;
 use crate::domain::suggestion::nearest_up_to;
 use crate::domain::team_spec::ModelSpec;
-use crate::providers;
 use crate::providers::catalog::{Catalog, ListedModel, WindowSource};
 use crate::providers::service::Service;
 use crate::ui::command_form::shell_word;
@@ -106,8 +106,7 @@ impl Choice {
         self.model.context_window_tokens = chosen.context_window_tokens.filter(|_| is_local);
         let is_unknown = matches!(service.first_use.windows, WindowSource::Ollama | WindowSource::LmStudio)
             && chosen.context_window_tokens.is_none();
-        let is_small =
-            self.model.context_window_tokens.is_some_and(|tokens| tokens < providers::catalog::SMALL_WINDOW_TOKENS);
+        let is_small = self.model.context_window_tokens.is_some_and(|tokens| tokens < SMALL_WINDOW_TOKENS);
         if let Some(remedy) = service.first_use.larger_window.filter(|_| is_unknown || is_small) {
             let window = self.model.context_window_tokens;
             let window = window.map_or("unknown".to_owned(), |tokens| format!("{tokens} tokens, which is small"));

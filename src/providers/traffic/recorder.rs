@@ -137,6 +137,10 @@ impl ModelClient for RecordedModel {
         self.model.account()
     }
 
+    fn larger_window(&self) -> Option<&'static str> {
+        self.model.larger_window()
+    }
+
     fn context_window_tokens(&self) -> Option<u64> {
         self.model.context_window_tokens()
     }
