@@ -2,9 +2,10 @@
 //! keys `name` and `arguments`.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
-use crate::domain::transcript::Block;
+use super::arguments;
+use crate::domain::transcript::{Block, Extra};
 use crate::ports::{ModelResponse, StopReason, ToolSpec};
 
 /// The markup around a call; the second can be missing at the end of an answer.
@@ -13,10 +14,13 @@ const MARKUP: [(&str, &str); 3] = [("```json", "```"), ("```", "```"), ("<tool_c
 /// A call as text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TextCall {
-    name: String,
+pub(super) struct TextCall {
+    /// The name of the tool.
+    #[serde(alias = "tool")]
+    pub name: String,
+    /// Its arguments, as the model wrote them.
     #[serde(alias = "parameters")]
-    arguments: Map<String, Value>,
+    pub arguments: Box<RawValue>,
 }
 
 /// Replaces an answer that is nothing but calls of these tools as text by the calls. Their ids start with `spare_id`.
@@ -27,7 +31,8 @@ pub(super) fn read_text_calls(answer: &mut ModelResponse, tools: &[ToolSpec], sp
     }
     let Some(calls) = calls_in(text, tools).filter(|calls| !calls.is_empty()) else { return };
     let block = |(index, call): (usize, TextCall)| {
-        Block::tool_use(format!("{spare_id}-{}", index + 1), call.name, Value::Object(call.arguments))
+        let arguments = call.arguments.get().to_owned();
+        arguments::call(format!("{spare_id}-{}", index + 1), call.name, arguments, Extra::new())
     };
     answer.content = calls.into_iter().enumerate().map(block).collect();
     answer.stop = StopReason::ToolUse;
@@ -46,7 +51,7 @@ fn calls_in(text: &str, tools: &[ToolSpec]) -> Option<Vec<TextCall>> {
         rest = rest.strip_prefix(end).or_else(|| rest.is_empty().then_some(rest))?.trim_start();
         // Some models name the namespace of their template.
         call.name = call.name.strip_prefix("functions.").unwrap_or(&call.name).to_owned();
-        if !tools.iter().any(|tool| tool.name == call.name) {
+        if !call.arguments.get().starts_with('{') || !tools.iter().any(|tool| tool.name == call.name) {
             return None;
         }
         calls.push(call);
@@ -57,6 +62,7 @@ fn calls_in(text: &str, tools: &[ToolSpec]) -> Option<Vec<TextCall>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     fn names(text: &str) -> Vec<String> {
         let tool = |name: &str| ToolSpec { name: name.into(), description: String::new(), input_schema: Value::Null };
