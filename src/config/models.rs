@@ -11,7 +11,7 @@ use super::resolve::{Resolver, Source, Sourced, sourced, text_of, words_of};
 use super::settings::{self, MODEL_SETTINGS, OF_ADDRESS, OF_MODEL};
 use crate::domain::model_spec::{
     ApiKind, CompatSpec, CostSource, EXTRA_BODY_BYTES_MAX, Effort, IdForm, InstructionRole, MaxTokensField, ModelSpec,
-    OWN_BODY_FIELDS, OWN_HEADERS, ReasoningBack, SessionHeader, ThinkingForm,
+    OWN_BODY_FIELDS, OWN_HEADERS, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls,
 };
 use crate::domain::suggestion::did_you_mean;
 use crate::domain::team_spec::AgentKind;
@@ -50,6 +50,7 @@ impl MemberValues {
             key_command: text("key_command"),
             effort: text("effort").and_then(|word| Effort::from_word(&word)),
             temperature: text("temperature").and_then(|text| decimal(&text)),
+            tool_calls: text("tool_calls").and_then(|word| ToolCalls::from_word(&word)).unwrap_or_default(),
             context_window_tokens: count("context_window_tokens"),
             output_tokens_max: count("output_tokens_max").and_then(|tokens| u32::try_from(tokens).ok()),
             fallback: Vec::new(),
@@ -205,6 +206,12 @@ impl Resolver<'_> {
                 let problem = sourced.problem(format!("`{key}` has no effect with the provider `{provider}`"));
                 self.problems.push(problem.hint(format!("remove `{key}`, or set another provider")));
             }
+        }
+        if let (Some(service), Some(tool_calls)) =
+            (known.and_then(|provider| provider.service.as_ref()), values.get("tool_calls"))
+            && let Err(reason) = service.check_tool_calls(&values.model_spec())
+        {
+            self.problems.push(tool_calls.problem(reason).hint("remove `tool_calls`, or set api = \"chat\""));
         }
         if let Some(headers) = values.get("headers") {
             let invalid = values.table("headers").into_iter().find_map(|(name, value)| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::domain::budget::TOKENS_MAX;
 use crate::domain::model_spec::{
     ApiKind, CostSource, Effort, IdForm, InstructionRole, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm,
+    ToolCalls,
 };
 use crate::domain::permission::PermissionMode;
 use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
@@ -212,6 +213,8 @@ const EFFORT: Setting = setting("effort", ValueKind::Choice(&Effort::WORDS), Eff
 #[rustfmt::skip]
 const TEMPERATURE: Setting = setting("temperature", ValueKind::Decimal(2), Effect::None, "The randomness of answers. Default: the model's; for members the lead's.");
 #[rustfmt::skip]
+const TOOL_CALLS: Setting = setting("tool_calls", ValueKind::Choice(&ToolCalls::WORDS), Effect::None, "The form of calls in chat completions: native, or JSON answers that a schema forces, for small models on a local server. Default: native; for members the lead's.");
+#[rustfmt::skip]
 const OUTPUT_TOKENS_MAX: Setting = setting("output_tokens_max", ValueKind::Integer(16, 1_000_000), Effect::None, "The longest answer of the model, in tokens. Default: that of `limits`; for members the lead's.");
 #[rustfmt::skip]
 const FALLBACK: Setting = setting("fallback", ValueKind::Words, Effect::Sends, "The names of [models.NAME] that answer in order while the model does not, such as [\"spare\"], until the end of the task. Default: none; for members the lead's.");
@@ -219,8 +222,8 @@ const FALLBACK: Setting = setting("fallback", ValueKind::Words, Effect::Sends, "
 /// The settings of a server that hold only for its address: they contain or form the key, or describe that server.
 pub const OF_ADDRESS: [&str; 4] = ["api", "compat", "headers", "key_command"];
 /// The settings that hold only for one model.
-pub const OF_MODEL: [&str; 6] =
-    ["context_window_tokens", "effort", "temperature", "extra_body", "output_tokens_max", "fallback"];
+pub const OF_MODEL: [&str; 7] =
+    ["context_window_tokens", "effort", "temperature", "tool_calls", "extra_body", "output_tokens_max", "fallback"];
 
 /// The settings of a model under a name.
 #[rustfmt::skip]
@@ -228,7 +231,7 @@ pub const MODEL_SETTINGS: &[Setting] = &[
     setting("provider", ValueKind::Provider, Effect::Sends, "The provider of the model."),
     setting("model", ValueKind::Text, Effect::Sends, "The model's name at the provider. Default: the NAME of [models.NAME]."),
     BASE_URL, API, COMPAT, HEADERS, KEY_COMMAND, PASS_ENV,
-    CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
+    CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, TOOL_CALLS, EXTRA_BODY, FALLBACK,
 ];
 
 /// The differences of a server from its API.
@@ -258,7 +261,7 @@ pub const LEAD_SETTINGS: &[Setting] = &[
     BASE_URL.or("BRIGADE_BASE_URL"),
     API, COMPAT, HEADERS, KEY_COMMAND,
     CONTEXT_WINDOW.or("BRIGADE_CONTEXT_WINDOW_TOKENS"),
-    OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
+    OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, TOOL_CALLS, EXTRA_BODY, FALLBACK,
     PROGRAM_COMMAND,
     PASS_ENV,
     MEMBER_BUDGET,
@@ -280,7 +283,7 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
     PROVIDER,
     MODEL,
     BASE_URL, API, COMPAT, HEADERS, KEY_COMMAND,
-    CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, EXTRA_BODY, FALLBACK,
+    CONTEXT_WINDOW, OUTPUT_TOKENS_MAX, EFFORT, TEMPERATURE, TOOL_CALLS, EXTRA_BODY, FALLBACK,
     PROGRAM_COMMAND,
     PASS_ENV,
     MEMBER_BUDGET,
@@ -499,6 +502,7 @@ mod tests {
         "compat",
         "effort",
         "temperature",
+        "tool_calls",
         "max_tokens_field",
         "stream_options",
         "include",

@@ -5,7 +5,7 @@ use std::fs;
 use super::*;
 use serde_json::json;
 
-use crate::domain::model_spec::{CostSource, Effort, ReasoningBack, SessionHeader, ThinkingForm};
+use crate::domain::model_spec::{CostSource, Effort, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls};
 use crate::domain::team_spec::{Memory, ModelSpec, SetupSpec, TeamSpec};
 
 struct ConfigFolder {
@@ -432,6 +432,7 @@ const NAMED_MODELS: &str = r#"
     fallback = ["spare"]
     [models.spare]
     provider = "ollama"
+    tool_calls = "json"
     [teams.a.lead]
     model = "big"
     temperature = 0.2
@@ -463,7 +464,7 @@ fn named_model_gives_its_settings_to_members() {
     let (header, back) = (compat.session_header, compat.reasoning_back);
     assert_eq!((header, back), (Some(SessionHeader::XSessionId), Some(ReasoningBack::None)));
     assert_eq!((compat.cost, compat.cache, compat.include), (Some(CostSource::Prices), Some(true), Some(false)));
-    assert_eq!(lead.fallback, [ModelSpec::new("ollama", "spare")]);
+    assert_eq!(lead.fallback, [ModelSpec { tool_calls: ToolCalls::Json, ..ModelSpec::new("ollama", "spare") }]);
     let [heir, own, elsewhere] = [0, 1, 2].map(|index| &resolved.spec.members[index].model);
     assert_eq!(heir, lead, "a member without a model has the lead's");
     assert_eq!((own.effort, own.temperature, own.output_tokens_max), (None, None, None), "they are of another model");
@@ -512,7 +513,9 @@ fn problems_of_model_settings_name_the_remedy() {
         [[teams.a.members]]\nname = \"m2\"\nmodel = \"fats\"\n\
         [[teams.a.members]]\nname = \"m3\"\nmodel = \"fast\"\nprovider = \"groq\"\n\
         [[teams.a.members]]\nname = \"m4\"\nprovider = \"claude-code\"\neffort = \"low\"\n\
-        [[teams.a.members]]\nname = \"m5\"\nmodel = \"fast\"\nfallback = [\"cc\", \"fast\"]\n";
+        [[teams.a.members]]\nname = \"m5\"\nmodel = \"fast\"\nfallback = [\"cc\", \"fast\"]\n\
+        [[teams.a.members]]\nname = \"m6\"\nprovider = \"openai\"\nmodel = \"m\"\ntool_calls = \"json\"\n\
+        [[teams.a.members]]\nname = \"m7\"\nprovider = \"ollama\"\nmodel = \"m\"\napi = \"messages\"\ntool_calls = \"json\"\n";
     insta::assert_snapshot!(ConfigFolder::new(text).errors());
     let parsed = "[models.x]\nmodel = \"y\"\n[models.z]\nprovider = \"openai\"\ncompat = { max_token = 3, thinking = \"much\" }\n\
         headers = { a = 1 }\nextra_body = 3\ntemperature = 3\neffort = \"hihg\"\n";

@@ -38,6 +38,16 @@ words! {
         Max = "max",
     }
 
+    /// The form in which a model calls tools.
+    #[derive(Default)]
+    pub enum ToolCalls {
+        /// The calls of its API.
+        #[default]
+        Native = "native",
+        /// Answers that a schema forces to be JSON, with one call each.
+        Json = "json",
+    }
+
     /// The form in which a service gets the effort.
     pub enum ThinkingForm {
         /// `reasoning_effort`.
@@ -246,6 +256,8 @@ pub struct ModelSpec {
     pub effort: Option<Effort>,
     /// The randomness of answers. `None`: the model's default.
     pub temperature: Option<f64>,
+    /// The form of its calls.
+    pub tool_calls: ToolCalls,
     /// The model's context window in tokens, if configured.
     pub context_window_tokens: Option<u64>,
     /// The length limit of an answer in tokens, instead of the team's.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::domain::digest::sha256;
 use crate::domain::model_spec::{
-    ApiKind, CompatSpec, IdForm, InstructionRole, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm,
+    ApiKind, CompatSpec, IdForm, InstructionRole, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls,
 };
 use crate::ports::ModelRequest;
 
@@ -42,6 +42,8 @@ pub struct Compat {
     pub content_null: bool,
     /// The form in which it gets the effort.
     pub thinking: ThinkingForm,
+    /// The form in which its model calls tools, which is a setting of the member.
+    pub tool_calls: ToolCalls,
 }
 
 impl Compat {
@@ -61,6 +63,7 @@ impl Compat {
         assistant_after_tool: false,
         content_null: false,
         thinking: ThinkingForm::ReasoningEffort,
+        tool_calls: ToolCalls::Native,
     };
 
     /// Returns these differences for an API, with the configured ones in their place. Fields that the API does not have are false.
@@ -86,6 +89,7 @@ impl Compat {
             assistant_after_tool: spec.assistant_after_tool.unwrap_or(self.assistant_after_tool),
             content_null: spec.content_null.unwrap_or(self.content_null),
             thinking: spec.thinking.unwrap_or(thinking),
+            tool_calls: self.tool_calls,
         }
     }
 }

@@ -47,8 +47,8 @@ pub trait Api: Send + Sync {
     /// Returns the JSON body of a request to a server with these differences.
     fn body(&self, request: &ModelRequest, compat: &Compat) -> Vec<u8>;
 
-    /// Starts an answer without content.
-    fn assembler(&self) -> Box<dyn Assembler>;
+    /// Starts an answer of a server with these differences, without content.
+    fn assembler(&self, compat: &Compat) -> Box<dyn Assembler>;
 }
 
 /// Assembles an answer from the events of its stream.
@@ -331,7 +331,7 @@ impl HttpModel {
         if let Some(error) = ApiError::in_answer(&value) {
             return Err(protocol_error(ProtocolError::Reported(Box::new(error)), request_id));
         }
-        let mut assembler = self.api.assembler();
+        let mut assembler = self.options.read().assembler(self.api.as_ref());
         let event = SseEvent { name: String::new(), data: body };
         assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;
         if !assembler.may_end() {
@@ -373,7 +373,7 @@ impl HttpModel {
             ModelError::Final(text)
         };
         let mut reader = SseReader::default();
-        let mut assembler = self.api.assembler();
+        let mut assembler = self.options.read().assembler(self.api.as_ref());
         let mut bytes = 0;
         while !assembler.is_complete() {
             let piece = match http::next_piece(&mut response, request.silence_timeout).await {

@@ -5,8 +5,8 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
 use super::compat::{Compat, session_key};
-use super::exchange::Api;
-use crate::domain::model_spec::{ApiKind, Effort, MaxTokensField, ModelSpec, SessionHeader, ThinkingForm};
+use super::exchange::{Api, Assembler};
+use crate::domain::model_spec::{ApiKind, Effort, MaxTokensField, ModelSpec, SessionHeader, ThinkingForm, ToolCalls};
 use crate::ports::ModelRequest;
 
 /// The smallest budget of thinking, in tokens (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
@@ -14,6 +14,8 @@ const BUDGET_TOKENS_MIN: u32 = 1024;
 /// The fields that carry the effort.
 const EFFORT_FIELDS: [&str; 6] =
     ["reasoning_effort", "reasoning", "thinking", "output_config", "enable_thinking", "chat_template_kwargs"];
+/// The parts of refusals of a schema for answers: names of fields, and the form into which llama.cpp brings the schema.
+const SCHEMA_WORDS: [&str; 3] = ["response_format", "json_schema", "grammar"];
 
 /// Parts of refusals of a field that the server does not know, in lower case.
 const UNKNOWN_FIELD: [&str; 13] = [
@@ -51,12 +53,17 @@ impl RequestOptions {
     /// Two settings send the same field.
     pub fn new(spec: &ModelSpec, api: ApiKind, row: Compat) -> Result<Self, String> {
         let options = Self {
-            compat: row.with(&spec.compat, api),
+            compat: Compat { tool_calls: spec.tool_calls, ..row.with(&spec.compat, api) },
             effort: spec.effort,
             temperature: spec.temperature,
             extra: spec.extra_body.clone(),
             has_other_limit: api != ApiKind::Messages,
         };
+        if spec.tool_calls == ToolCalls::Json && options.extra.contains_key(SCHEMA_WORDS[0]) {
+            return Err(
+                "`extra_body` has `response_format`, which `tool_calls` sends too: remove one of them".to_owned()
+            );
+        }
         let own = options.effort_fields(u32::MAX);
         match own.keys().find(|key| options.extra.contains_key(*key)) {
             Some(key) => Err(format!("`extra_body` has `{key}`, which `effort` sends too: remove one of them")),
@@ -67,6 +74,11 @@ impl RequestOptions {
     /// Returns the JSON body of a request.
     pub fn body(&self, api: &dyn Api, request: &ModelRequest) -> Vec<u8> {
         self.add_to(api.body(request, &self.compat), request.output_tokens_max)
+    }
+
+    /// Returns an assembler for an answer.
+    pub fn assembler(&self, api: &dyn Api) -> Box<dyn Assembler> {
+        api.assembler(&self.compat)
     }
 
     /// Returns the header with the key of a request's session, if the service has one.
@@ -171,6 +183,9 @@ impl RequestOptions {
         }
         if self.temperature.is_some() && refusal.contains("temperature") {
             return Some("correct or remove `temperature`");
+        }
+        if self.compat.tool_calls == ToolCalls::Json && SCHEMA_WORDS.iter().any(|word| refusal.contains(word)) {
+            return Some("this server does not take the schema of tool_calls = \"json\": remove `tool_calls`");
         }
         let is_extra = self.extra.keys().any(|key| refusal.contains(&key.to_lowercase()));
         is_extra.then_some("correct `extra_body`")
@@ -342,5 +357,20 @@ mod tests {
         assert!(options.advice("Temperature must be 1").unwrap().contains("`temperature`"));
         assert_eq!(options.advice("'reasoning_effort' … use /v1/responses"), Some("set api = \"responses\""));
         assert_eq!(options.advice("no"), None);
+        assert_eq!(options.advice("response_format is not supported"), None);
+    }
+
+    #[test]
+    fn refused_schema_names_its_setting() {
+        let spec = ModelSpec { tool_calls: ToolCalls::Json, ..ModelSpec::default() };
+        let options = RequestOptions::new(&spec, ApiKind::Chat, Compat::DEFAULT).unwrap();
+        for text in ["Unknown parameter: 'response_format'", "failed to parse grammar", "json_schema: no"] {
+            assert!(options.advice(text).unwrap().ends_with("remove `tool_calls`"), "{text}");
+        }
+        assert_eq!(options.advice("no"), None);
+        let extra_body = Map::from_iter([("response_format".to_owned(), json!({}))]);
+        let spec = ModelSpec { extra_body, ..spec };
+        let problem = RequestOptions::new(&spec, ApiKind::Chat, Compat::DEFAULT).err().unwrap();
+        assert!(problem.contains("which `tool_calls` sends too"), "{problem}");
     }
 }

@@ -16,6 +16,7 @@ use super::options::RequestOptions;
 use super::provider;
 use super::responses::ResponsesApi;
 use crate::domain::account::AccountId;
+use crate::domain::model_spec::ToolCalls;
 use crate::domain::team_spec::{ApiKind, ModelSpec};
 use crate::ports::ModelClient;
 use crate::secrets::Secret;
@@ -89,6 +90,7 @@ impl Service {
         let Some(base) = base.as_deref().or(self.base_url) else {
             return Err(format!("the provider `{}` needs `base_url`, the address of its server", spec.provider));
         };
+        self.check_tool_calls(spec)?;
         let api = self.api(spec);
         let url =
             self.url(base, api).map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
@@ -147,6 +149,17 @@ impl Service {
             key_variables,
             missing_key: self.keys.first().map_or("", |key| key.name),
         })
+    }
+
+    /// Checks that the API of these settings has their form of calls.
+    ///
+    /// # Errors
+    /// A text that names the setting.
+    pub fn check_tool_calls(&self, spec: &ModelSpec) -> Result<(), String> {
+        match (spec.tool_calls, self.api(spec)) {
+            (ToolCalls::Native, _) | (ToolCalls::Json, ApiKind::Chat) => Ok(()),
+            (ToolCalls::Json, api) => Err(format!("`tool_calls` = \"json\" needs the API `chat`, not `{api}`")),
+        }
     }
 
     /// Asks the server of this client for its models.

@@ -12,7 +12,7 @@ use super::messages::MessagesApi;
 use super::responses::ResponsesApi;
 use super::sse::SseReader;
 use super::test_requests::{request, user};
-use crate::domain::model_spec::{CompatSpec, MaxTokensField, ReasoningBack};
+use crate::domain::model_spec::{CompatSpec, MaxTokensField, ReasoningBack, ToolCalls};
 use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin, Role};
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
@@ -40,7 +40,11 @@ fn origin(kind: ApiKind, model: &str) -> Origin {
 
 /// The context after this answer and the result of its call.
 fn context(kind: ApiKind, stream: &str) -> Vec<ChatMessage> {
-    let mut assembler = api(kind).assembler();
+    context_of(kind, &Compat::DEFAULT, stream)
+}
+
+fn context_of(kind: ApiKind, compat: &Compat, stream: &str) -> Vec<ChatMessage> {
+    let mut assembler = api(kind).assembler(compat);
     for event in SseReader::default().feed(stream.as_bytes()).unwrap() {
         assembler.process_event(&event, &()).unwrap();
     }
@@ -85,6 +89,38 @@ fn each_api_continues_context_of_each_other() {
                 assert_eq!((ids.len(), ids.first()), (2, ids.last()), "the result names its call: {body}");
             }
         }
+    }
+}
+
+/// A chunk with a call as JSON text, as a server streams it that constrains its answers.
+const JSON_CALL: &str = r#"data: {"choices":[{"delta":{"content":"{\"tool\": \"bash\", \"arguments\": {\"command\": \"ls\"}}"},"finish_reason":"stop"}]}
+
+data: [DONE]
+
+"#;
+
+/// Calls as JSON continue contexts of all APIs, and all APIs continue theirs.
+#[test]
+fn json_calls_continue_each_context_and_the_reverse() {
+    let json = Compat { tool_calls: ToolCalls::Json, ..Compat::DEFAULT };
+    for (maker, stream) in ANSWERS {
+        let request = request(&context(maker, stream));
+        let messages = request.messages.iter().map(|message| message.for_reader(&origin(ApiKind::Chat, "m"))).collect();
+        let body: Value = serde_json::from_slice(&ChatApi.body(&ModelRequest { messages, ..request }, &json)).unwrap();
+        let texts = body["messages"].as_array().unwrap().iter().map(|message| {
+            assert_eq!(message.as_object().unwrap().len(), 2, "a role and a text: {message}");
+            message["content"].as_str().unwrap()
+        });
+        let texts: Vec<&str> = texts.collect();
+        assert_eq!((texts.len(), texts[1], texts[3]), (4, "Do it.", r#"{"result": "a.txt"}"#), "{maker:?}");
+        let (words, call) = texts[2].split_once('\n').unwrap();
+        let call: Value = serde_json::from_str(call).unwrap();
+        assert_eq!((words, call), ("On it.", json!({"tool": "bash", "arguments": {"command": "ls"}})), "{maker:?}");
+    }
+    let context = context_of(ApiKind::Chat, &json, JSON_CALL);
+    for (reader, _) in ANSWERS {
+        let body: Value = serde_json::from_str(&sent(reader, "m", &context)).unwrap();
+        assert_eq!(ids_of(&body), ["spare-0"; 2], "{reader:?}: {body}");
     }
 }
 

@@ -83,6 +83,31 @@ fn diligent_in_text(request: &ReceivedRequest, count: usize) -> Reply {
     chat_answer(&[text(&format!("```json\n{:#}\n```", json!({"name": name, "arguments": arguments})))])
 }
 
+/// The text of an answer that a schema forces.
+fn json_text(name: &str, arguments: &Value) -> String {
+    json!({"tool": name, "arguments": arguments}).to_string()
+}
+
+/// As [`diligent`], with each call as JSON. The first answer is cut by its limit, the second by a gateway.
+fn diligent_in_json(request: &ReceivedRequest, count: usize) -> Reply {
+    let all = request.body["messages"].to_string();
+    let (_, task) = all.rsplit_once("-claimed>Task #").unwrap();
+    let task = task.split(':').next().unwrap();
+    let last = request.body["messages"].as_array().unwrap().last().unwrap();
+    let has_result = last["content"].as_str().unwrap().contains("{\"result\": \"exit code 0");
+    let (name, arguments) = match count {
+        0 | 1 => ("bash", json!({"command": "touch cut.txt"})),
+        _ if has_result => ("task_update", json!({"task_id": task, "status": "completed", "result": "written"})),
+        _ => ("bash", json!({"command": format!("echo {task} > out-{task}.txt")})),
+    };
+    let answer = json_text(name, &arguments);
+    match count {
+        0 => streamed(&chat_events(&[text(&answer)]).replace("\"stop\"", "\"length\""), 64),
+        1 => chat_answer(&[text(&answer[..answer.len() - 1])]),
+        _ => chat_answer(&[text(&answer)]),
+    }
+}
+
 fn next_call(request: &ReceivedRequest, count: usize) -> Option<Part> {
     let messages = request.body["messages"].as_array().unwrap();
     let all = request.body["messages"].to_string();
@@ -121,6 +146,40 @@ async fn calls_as_text_complete_tasks() {
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     assert_eq!(statuses(&workspace), ["completed"; 3]);
     assert!((1..=3).all(|task| workspace.join(&format!("out-{task}.txt")).exists()));
+}
+
+#[tokio::test]
+async fn json_calls_complete_tasks() {
+    let server = Server::start(diligent_in_json).await;
+    let workspace = team_on(&server);
+    let config = workspace.read("brigade.toml").replace("model =", "tool_calls = \"json\"\nmodel =");
+    workspace.write("brigade.toml", &config);
+    let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(statuses(&workspace), ["completed"; 3]);
+    assert!((1..=3).all(|task| workspace.join(&format!("out-{task}.txt")).exists()));
+    assert!(!workspace.join("cut.txt").exists(), "a cut call is not made");
+    assert!(!both(&output).contains("\"tool\":"), "people see no JSON: {}", both(&output));
+    for ReceivedRequest { body, .. } in server.requests() {
+        assert_eq!((body.get("tools"), &body["response_format"]["type"]), (None, &json!("json_schema")), "{body}");
+        let roles = body["messages"].as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap());
+        let expected = ["system"].into_iter().chain(["user", "assistant"].into_iter().cycle());
+        assert!(roles.zip(expected).all(|(role, expected)| role == expected), "{body}");
+    }
+}
+
+/// Small models repeat a call after its result.
+#[tokio::test]
+async fn repeated_json_call_ends_work() {
+    let answer = json_text("bash", &json!({"command": "echo again"}));
+    let server = Server::start(move |_, _| chat_answer(&[text(&answer)])).await;
+    let workspace = team_on(&server);
+    let config = workspace.read("brigade.toml").replace("model =", "tool_calls = \"json\"\nmodel =");
+    workspace.write("brigade.toml", &config);
+    workspace.write("plan.md", "## One\n");
+    let output = run(&workspace, &["run", "crew"], &[("OPENAI_API_KEY", KEY)]).await;
+    assert!(both(&output).contains("made the same calls again with the same results"), "{}", both(&output));
+    assert!(server.requests().len() <= 12, "{}", server.requests().len());
 }
 
 #[tokio::test]

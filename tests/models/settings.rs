@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use brigade::domain::model_spec::{ApiKind, CompatSpec, Effort, InstructionRole, ModelSpec, SessionHeader};
+use brigade::domain::model_spec::{ApiKind, CompatSpec, Effort, InstructionRole, ModelSpec, SessionHeader, ToolCalls};
 use brigade::ports::{Listener, ModelClient, ModelError};
 use brigade::providers::exchange::HttpModel;
 use brigade::providers::provider;
@@ -155,6 +155,21 @@ async fn refused_setting_is_an_error_with_advice() {
     let error = client.request(request(), &()).await.unwrap_err();
     assert!(matches!(&error, ModelError::WrongSetting(text) if text.contains("correct `effort`")), "{error}");
     assert_eq!(server.requests().len(), 1);
+}
+
+/// Calls in another form would not be what the person asked for, so nothing replaces the schema.
+#[tokio::test]
+async fn refused_schema_is_an_error_with_advice() {
+    let refuse = |_: &_, _| error_reply(400, "", "invalid_request_error", "Unknown parameter: 'response_format'");
+    let server = Server::start(refuse).await;
+    let spec = ModelSpec { tool_calls: ToolCalls::Json, ..spec(&server) };
+    let error = chat_client(spec.clone(), KEY).unwrap().request(request(), &()).await.unwrap_err();
+    assert!(matches!(&error, ModelError::WrongSetting(text) if text.contains("remove `tool_calls`")), "{error}");
+    assert_eq!(server.requests().len(), 1);
+    for api in [ApiKind::Messages, ApiKind::Responses] {
+        let problem = chat_client(ModelSpec { api: Some(api), ..spec.clone() }, KEY).err().unwrap();
+        assert_eq!(problem, format!("`tool_calls` = \"json\" needs the API `chat`, not `{api}`"));
+    }
 }
 
 /// A workspace with one member, whose model is at `url`, and one task for each title.

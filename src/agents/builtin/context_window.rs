@@ -2,6 +2,7 @@
 
 use super::Turn;
 use crate::agents::tokenizer::{TokenCounter, Tokenizer};
+use crate::domain::model_spec::ToolCalls;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_DEFAULT_TOKENS: u64 = 128_000;
@@ -57,7 +58,13 @@ impl Turn<'_> {
 
     /// Starts to count the texts of a request by the model's own tokenizer, if the team has a budget that needs exact reservations.
     pub(super) fn own_tokens(&self) -> Option<TokenCounter> {
-        let tokenizer = Tokenizer::of(self.agent.model.spec());
-        if self.host.services.spec.budget.is_set() && tokenizer.is_own { tokenizer.counter() } else { None }
+        let spec = self.agent.model.spec();
+        let tokenizer = Tokenizer::of(spec);
+        // In JSON, texts have more tokens than they have alone.
+        if spec.tool_calls == ToolCalls::Native && self.host.services.spec.budget.is_set() && tokenizer.is_own {
+            tokenizer.counter()
+        } else {
+            None
+        }
     }
 }

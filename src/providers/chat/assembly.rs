@@ -7,8 +7,9 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::json_calls::{self, JsonAnswer};
 use super::reasoning::Reasoning;
-
+use crate::domain::model_spec::ToolCalls;
 use crate::domain::transcript::{Block, Extra, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
@@ -36,6 +37,8 @@ const FAILED: [&str; 3] = ["error", "network_error", "insufficient_system_resour
 /// An answer whose stream is being read.
 #[derive(Debug, Default)]
 pub struct ChatAssembler {
+    /// True if the text is a call as JSON. People do not see it.
+    reads_json: bool,
     text: String,
     reasoning: Reasoning,
     calls: Vec<PartialCall>,
@@ -151,8 +154,11 @@ impl Assembler for ChatAssembler {
         self.content_bytes
     }
 
-    fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
+    fn finish(mut self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let is_cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
+        if self.reads_json && !self.is_repeating && !self.has_refusal && !self.text.trim().is_empty() {
+            self.read_json(is_cut)?;
+        }
         if !is_cut && !self.is_repeating && self.calls.iter().any(|call| !arguments::are_whole(&call.arguments)) {
             return Err(arguments::hidden_cut());
         }
@@ -174,6 +180,29 @@ impl Assembler for ChatAssembler {
 }
 
 impl ChatAssembler {
+    /// Starts an answer without content, with calls in this form.
+    pub fn new(tool_calls: ToolCalls) -> Self {
+        Self { reads_json: tool_calls == ToolCalls::Json, ..Self::default() }
+    }
+
+    /// Replaces the text by the call or the words in it. A cut text without both stays.
+    fn read_json(&mut self, is_cut: bool) -> Result<(), ProtocolError> {
+        match json_calls::read(&self.text, is_cut) {
+            Some(JsonAnswer::Words(text)) => self.text = text,
+            Some(JsonAnswer::Call { name, arguments }) => {
+                self.text.clear();
+                let name = name.strip_prefix(NAMESPACE).map(str::to_owned).unwrap_or(name);
+                self.calls.push(PartialCall { name, arguments, ..PartialCall::default() });
+            }
+            None if is_cut => {}
+            None => {
+                let text = "it is not the whole JSON object that tool_calls = \"json\" asks for";
+                return Err(ProtocolError::Invalid(text.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     fn stop_reason(&self) -> StopReason {
         if self.is_repeating {
             return StopReason::Repetition;
@@ -226,7 +255,9 @@ impl ChatAssembler {
 
     fn add_text(&mut self, text: &str, listener: &dyn Listener) {
         self.count_content(text.len(), listener);
-        listener.on_text(text);
+        if !self.reads_json {
+            listener.on_text(text);
+        }
         self.text.push_str(text);
         if text.contains('\n')
             && let Some(end) = end_of_repeated_passage(&self.text)

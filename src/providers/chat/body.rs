@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::reasoning;
-use crate::domain::model_spec::{InstructionRole, ReasoningBack};
+use super::{json_calls, reasoning};
+use crate::domain::model_spec::{InstructionRole, ReasoningBack, ToolCalls};
 use crate::domain::transcript::{Block, Extra, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 use crate::providers::arguments::text_to_send;
@@ -34,6 +34,8 @@ struct Body<'a> {
     tools: Vec<Tool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_choice: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Value>,
     messages: Vec<Message<'a>>,
 }
 
@@ -58,10 +60,10 @@ enum Tool<'a> {
 #[serde(tag = "role", rename_all = "snake_case")]
 enum Message<'a> {
     System {
-        content: &'a str,
+        content: Cow<'a, str>,
     },
     Developer {
-        content: &'a str,
+        content: Cow<'a, str>,
     },
     User {
         content: String,
@@ -108,15 +110,18 @@ struct Function<'a> {
 
 /// The JSON body of `request`.
 pub fn body(request: &ModelRequest, compat: &Compat) -> Vec<u8> {
-    let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !request.tools.is_empty();
+    let is_json = compat.tool_calls == ToolCalls::Json;
+    let tools = if is_json { &[] } else { &*request.tools };
+    let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !tools.is_empty();
     let body = Body {
         model: &request.model,
         stream: true,
         stream_options: compat.stream_options.then_some(StreamOptions { include_usage: true }),
         limit: AnswerLimit::of(compat.max_tokens_field, request.output_tokens_max),
         prompt_cache_key: compat.cache.then(|| session_key(request)),
-        tools: request.tools.iter().map(|spec| tool(spec, compat.strict)).collect(),
+        tools: tools.iter().map(|spec| tool(spec, compat.strict)).collect(),
         tool_choice: no_tools.then_some("none"),
+        response_format: is_json.then(|| json_calls::response_format(request, compat.strict)),
         messages: messages(request, compat),
     };
     // All keys are strings, so serialization cannot fail.
@@ -128,20 +133,40 @@ fn tool(ToolSpec { name, description, input_schema }: &ToolSpec, strict: Option<
 }
 
 fn messages<'a>(request: &'a ModelRequest, compat: &Compat) -> Vec<Message<'a>> {
-    let content = &*request.system;
-    let system = match compat.instruction_role {
-        InstructionRole::System => Message::System { content },
-        InstructionRole::Developer => Message::Developer { content },
-    };
+    let mut sent = Vec::from_iter(system_message(request, compat));
     let names = if compat.tool_result_name { tool_names(request) } else { HashMap::new() };
-    let mut sent = Vec::from_iter((!content.trim().is_empty()).then_some(system));
     for message in request.messages.iter() {
-        match message.role {
-            Role::User => add_user_messages(message, compat, &names, &mut sent),
-            Role::Assistant => sent.extend(assistant_message(message, compat)),
+        match (compat.tool_calls, message.role) {
+            (ToolCalls::Json, _) => sent.push(json_message(message)),
+            (ToolCalls::Native, Role::User) => add_user_messages(message, compat, &names, &mut sent),
+            (ToolCalls::Native, Role::Assistant) => sent.extend(assistant_message(message, compat)),
         }
     }
     sent
+}
+
+fn system_message<'a>(request: &'a ModelRequest, compat: &Compat) -> Option<Message<'a>> {
+    let content = match compat.tool_calls {
+        ToolCalls::Native => Cow::Borrowed(&*request.system),
+        ToolCalls::Json => Cow::Owned(format!("{}{}", request.system, json_calls::instructions(&request.tools))),
+    };
+    let message = match compat.instruction_role {
+        InstructionRole::System => |content| Message::System { content },
+        InstructionRole::Developer => |content| Message::Developer { content },
+    };
+    (!content.trim().is_empty()).then(|| message(content))
+}
+
+/// Returns a message with calls and results as text. None is left out, so that the roles alternate.
+fn json_message(message: &ChatMessage) -> Message<'_> {
+    match message.role {
+        Role::User => Message::User { content: json_calls::user_text(message) },
+        Role::Assistant => Message::Assistant {
+            content: Some(Content::Text(json_calls::answer_text(message))),
+            reasoning: Extra::new(),
+            tool_calls: Vec::new(),
+        },
+    }
 }
 
 /// Returns the tools of all calls, by the ids of the calls.
@@ -211,7 +236,7 @@ fn assistant_message<'a>(message: &'a ChatMessage, compat: &Compat) -> Option<Me
     Some(Message::Assistant { content: Some(Content::Parts(parts)), reasoning, tool_calls })
 }
 
-fn joined_text(message: &ChatMessage) -> String {
+pub(super) fn joined_text(message: &ChatMessage) -> String {
     let texts: Vec<&str> = message.content.iter().filter_map(Block::as_text).collect();
     texts.join("\n\n")
 }

@@ -10,6 +10,7 @@ use assembly::ChatAssembler;
 #[doc(hidden)]
 pub mod assembly;
 mod body;
+mod json_calls;
 mod reasoning;
 
 /// The API.
@@ -24,8 +25,8 @@ impl Api for ChatApi {
         body::body(request, compat)
     }
 
-    fn assembler(&self) -> Box<dyn Assembler> {
-        Box::new(ChatAssembler::default())
+    fn assembler(&self, compat: &Compat) -> Box<dyn Assembler> {
+        Box::new(ChatAssembler::new(compat.tool_calls))
     }
 }
 

@@ -54,7 +54,7 @@ impl Api for MessagesApi {
         body::body(request)
     }
 
-    fn assembler(&self) -> Box<dyn Assembler> {
+    fn assembler(&self, _compat: &Compat) -> Box<dyn Assembler> {
         Box::new(MessageAssembler::default())
     }
 }

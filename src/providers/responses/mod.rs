@@ -24,7 +24,7 @@ impl Api for ResponsesApi {
         body::body(request, compat)
     }
 
-    fn assembler(&self) -> Box<dyn Assembler> {
+    fn assembler(&self, _compat: &Compat) -> Box<dyn Assembler> {
         Box::new(ResponseAssembler::default())
     }
 }
