@@ -293,7 +293,8 @@ mod tests {
         ];
         let spec = ModelSpec { effort: Some(Effort::Low), temperature: Some(1.0), ..ModelSpec::default() };
         let unknown = |field: &str| format!(r#"{{"error":{{"message":"Unknown parameter: '{field}'"}}}}"#);
-        let apis: [(Box<dyn Api>, &[&str], &[&str]); 3] = [
+        type Case = (Box<dyn Api>, &'static [&'static str], &'static [&'static str]);
+        let apis: [Case; 3] = [
             (Box::new(MessagesApi), &["temperature", "output_config"], &["max_tokens"]),
             (
                 Box::new(ChatApi),

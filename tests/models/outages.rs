@@ -213,7 +213,7 @@ async fn limit_of_account_holds_for_other_processes() {
     assert_no_attempt_failed(&second);
 }
 
-/// After a refusal for missing credit, nobody sends in vain: not the members of another process that runs. A launch asks again.
+/// After a refusal for missing credit, no member sends in vain, also none of another process that runs. A launch asks again.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_credit_holds_for_other_processes() {
     let server = Server::start(|request, _| match sender_of(request).as_str() {

@@ -299,7 +299,7 @@ async fn fallback_answers_while_first_model_is_refused() {
 
 /// The member waits for the quota of one of its models if the other one is refused. Neither order is an outage or the end of its work.
 #[tokio::test(flavor = "multi_thread")]
-async fn quota_of_one_model_is_waited_for_if_the_other_is_refused() {
+async fn refused_model_waits_for_quota_of_the_other() {
     let limited = || error_reply(429, "retry-after: 9000\r\n", "rate_limit_error", "the limit");
     let quota = Server::start(move |_, _| limited()).await;
     let refusing = Server::start(|_, _| error_reply(401, "", "authentication_error", "no")).await;
