@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::compat::Compat;
 use super::errors::{self, ApiError};
-use super::http::{self, TransportError};
+use super::http::{self, SendError, TransportError};
 use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
@@ -135,6 +135,7 @@ impl HttpModel {
             ModelError::ContextTooLong { message, window_tokens } => {
                 ModelError::ContextTooLong { message: with_address(message), window_tokens }
             }
+            ModelError::Lost(text) => ModelError::Lost(with_address(text)),
             ModelError::WrongSetting(text) => ModelError::WrongSetting(with_address(text)),
             ModelError::NoCredit(text) => ModelError::NoCredit(with_address(text)),
             ModelError::NoServer(text) => ModelError::NoServer(with_address(text)),
@@ -232,9 +233,10 @@ impl HttpModel {
         }
         let post = self.client.post(self.url.clone()).headers(headers).body(body);
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
-        let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
+        let response = match tokio::time::timeout(request.silence_timeout, http::send_once(&self.client, post)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => {
+            Ok(Err(SendError::Lost(error))) => return Err(ModelError::Lost(http::no_answer_reason(error))),
+            Ok(Err(SendError::Failed(error))) => {
                 if error.is_connect() {
                     listener.on_declined();
                 }

@@ -4,7 +4,7 @@
 //! because they would send a key to another server. Compressed answers are not requested, because a few bytes can expand
 //! without bound.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -56,39 +56,73 @@ fn shared_client(url: &Url, is_pooled: bool) -> Result<Client, String> {
     CLIENTS[index].get_or_init(|| build(is_secure, is_local, is_pooled)).clone()
 }
 
+/// A server that has answered this process.
+#[derive(Debug, Clone, Copy, Default)]
+struct KnownServer {
+    /// The last time at which it closed a connection of the pool that carried a request.
+    closed_at: Option<Instant>,
+}
+
 /// Returns the servers that have answered this process.
-fn answered() -> MutexGuard<'static, BTreeSet<String>> {
-    static ANSWERED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    ANSWERED.lock()
+fn known_servers() -> MutexGuard<'static, BTreeMap<String, KnownServer>> {
+    static SERVERS: Mutex<BTreeMap<String, KnownServer>> = Mutex::new(BTreeMap::new());
+    SERVERS.lock()
 }
 
 /// Returns true if the server of `url` has answered this process, whatever the answer.
 pub fn has_answered(url: &Url) -> bool {
-    answered().contains(url.authority())
+    known_servers().contains_key(url.authority())
 }
 
-/// Sends a request. If a pooled connection is closed at once, the server had closed it before it saw the request. The request is then sent
-/// once more, on a fresh connection.
+/// The reason why a request has no answer.
+#[derive(Debug)]
+pub enum SendError {
+    /// Its connection of the pool was closed at once, most likely before the server saw the request. Sending it again can help.
+    Lost(reqwest::Error),
+    /// Another reason.
+    Failed(reqwest::Error),
+}
+
+/// Sends a request once. After the server has closed a connection of the pool, requests get fresh ones for a time: it can have closed
+/// the others too.
+///
+/// # Errors
+/// There is no answer.
+pub async fn send_once(client: &Client, request: Request) -> Result<Response, SendError> {
+    let url = request.url().clone();
+    let known = known_servers().get(url.authority()).copied();
+    let has_closed = known.and_then(|server| server.closed_at).is_some_and(|at| at.elapsed() < IDLE_CONNECTION_TIMEOUT);
+    let fresh = if has_closed { shared_client(&url, false).ok() } else { None };
+    let started = Instant::now();
+    match fresh.as_ref().unwrap_or(client).execute(request).await {
+        Ok(response) => {
+            known_servers().entry(url.authority().to_owned()).or_default();
+            Ok(response)
+        }
+        // Only a server that has answered can have a connection in the pool.
+        Err(error)
+            if known.is_some() && fresh.is_none() && is_closed(&error) && started.elapsed() <= STALE_TIME_MAX =>
+        {
+            known_servers().entry(url.authority().to_owned()).or_default().closed_at = Some(Instant::now());
+            Err(SendError::Lost(error))
+        }
+        Err(error) => Err(SendError::Failed(error)),
+    }
+}
+
+/// Sends a request, and once more if it was lost.
 ///
 /// # Errors
 /// There is no answer.
 pub async fn send(client: &Client, request: Request) -> Result<Response, reqwest::Error> {
-    let (url, again) = (request.url().clone(), request.try_clone());
-    // Only a server that has answered can have a connection in the pool.
-    let may_be_pooled = has_answered(&url);
-    let started = Instant::now();
-    let error = match client.execute(request).await {
-        Ok(response) => {
-            answered().insert(url.authority().to_owned());
-            return Ok(response);
-        }
-        Err(error) if may_be_pooled && is_closed(&error) && started.elapsed() <= STALE_TIME_MAX => error,
-        Err(error) => return Err(error),
+    let again = request.try_clone();
+    let error = match send_once(client, request).await {
+        Ok(response) => return Ok(response),
+        Err(SendError::Failed(error)) => return Err(error),
+        Err(SendError::Lost(error)) => error,
     };
-    match (again, shared_client(&url, false)) {
-        (Some(request), Ok(client)) => client.execute(request).await,
-        _ => Err(error),
-    }
+    let Some(request) = again else { return Err(error) };
+    send_once(client, request).await.map_err(|(SendError::Lost(error) | SendError::Failed(error))| error)
 }
 
 /// Returns true if the connection was closed before the answer. It was there before: connecting did not fail.

@@ -107,6 +107,9 @@ impl Meter {
             _ => vec![text(&"All of this is an answer. ".repeat(rng.usize(..30))), command("echo done".into())],
         };
         let events = self.answer(request, &parts);
+        if number > 9 && rng.u8(..) < 12 {
+            return vec![ServerAction::Close];
+        }
         if rng.u8(..) < 12 {
             let torn = &events.as_bytes()[..events.len() * 2 / 3];
             return vec![head(), ServerAction::Send(chunk(torn)), ServerAction::Close];

@@ -91,6 +91,7 @@ impl ModelChain {
 fn may_be_answered_elsewhere(error: &ModelError) -> bool {
     match error {
         ModelError::Temporary { .. }
+        | ModelError::Lost(_)
         | ModelError::Limited { .. }
         | ModelError::NoServer(_)
         | ModelError::NoCredit(_)

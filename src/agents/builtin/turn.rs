@@ -273,6 +273,7 @@ pub(super) fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs
                 ModelError::Limited { wait: retry_after, .. } | ModelError::Temporary { retry_after, .. } => {
                     ModelFailureKind::Temporary { retry_after: *retry_after }
                 }
+                ModelError::Lost(_) => ModelFailureKind::Temporary { retry_after: None },
                 ModelError::WrongSetting(_) | ModelError::NoCredit(_) | ModelError::NoServer(_) => {
                     ModelFailureKind::WrongSetting
                 }
