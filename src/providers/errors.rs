@@ -70,6 +70,8 @@ const BILLING_ERRORS: [&str; 3] = ["billing_error", "insufficient_quota", "credi
 const PLAN_USED_UP: &str = "1308";
 /// The kinds of errors about the rate of an account, in a stream.
 const RATE_ERRORS: [&str; 3] = ["rate_limit_error", "rate_limit_exceeded", SLOW_DOWN];
+/// The status of a refused request, which some services put into a stream as the code of its error.
+const TOO_MANY_REQUESTS: &str = "429";
 /// The kind of an answer whose call the server could not read. The next answer can be right.
 const TOOL_USE_FAILED: &str = "tool_use_failed";
 /// The kind of an error about a rate that rose too fast, and the wait without another one.
@@ -154,9 +156,10 @@ impl ApiError {
         matches!(status, 401 | 403) || self.is_one_of(&[NO_KEY_DATABASE])
     }
 
-    /// Returns true if the account of the key has no credit.
+    /// Returns true if the account of the key has no credit. Errors about a rate name the page for billing too.
     fn is_about_credit(&self) -> bool {
-        self.is_one_of(&BILLING_ERRORS) || self.mentions(&NO_CREDIT)
+        let is_about_rate = self.wait.is_some() || self.is_one_of(&RATE_ERRORS);
+        self.is_one_of(&BILLING_ERRORS) || (!is_about_rate && self.mentions(&NO_CREDIT))
     }
 
     /// Returns true if the key or the model in the settings is wrong.
@@ -248,7 +251,7 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
         ModelError::NoCredit(text)
     } else if error.is_wrong_setting() {
         ModelError::WrongSetting(text)
-    } else if error.is_one_of(&RATE_ERRORS) || error.is_one_of(&[PLAN_USED_UP]) {
+    } else if error.is_one_of(&RATE_ERRORS) || error.is_one_of(&[PLAN_USED_UP, TOO_MANY_REQUESTS]) {
         limited(error, text, error.wait)
     } else if error.kind.as_deref() == Some(FINAL_KIND) {
         ModelError::Final(text)
@@ -386,6 +389,8 @@ fn bounded(seconds: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -619,7 +624,28 @@ mod tests {
     }
 
     #[test]
+    fn rate_error_that_names_billing_is_a_limit() {
+        let advice = "Please check your plan and billing details.";
+        for body in [
+            json!([{"error": {"code": 429, "message": advice, "details": [{"retryDelay": "2s"}]}}]),
+            json!({"error": {"message": format!("Please try again in 2s. {advice}"), "type": "requests"}}),
+            json!({"error": {"message": advice, "code": "rate_limit_exceeded"}}),
+        ] {
+            assert!(matches!(of(429, &[], &body.to_string()), ModelError::Limited { .. }), "{body}");
+            assert!(!refuses_key(429, &body.to_string()), "{body}");
+        }
+        for body in
+            [json!({"error": {"code": 429, "message": advice}}), json!({"error": {"code": "insufficient_quota"}})]
+        {
+            assert!(matches!(of(429, &[], &body.to_string()), ModelError::WrongSetting(_)), "{body}");
+        }
+    }
+
+    #[test]
     fn stream_error_kind_decides_temporary_or_final() {
+        let code = json!({"error": {"code": 429, "message": "slow", "metadata": {"retry_after_seconds": 3}}});
+        let limit = from_event(&ApiError::in_answer(&code).unwrap(), None);
+        assert!(matches!(limit, ModelError::Limited { wait: Some(wait), .. } if wait.as_secs() == 3), "{limit:?}");
         let of = |kind: &str| from_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
         assert!(matches!(of("overloaded_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("brand_new_error"), ModelError::Temporary { .. }));
