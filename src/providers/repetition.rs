@@ -2,6 +2,8 @@
 
 /// The number of equal calls at which an answer is ended.
 pub const SAME_CALLS_MAX: usize = 3;
+/// The number of calls or other items at which an answer is ended, whatever they are.
+pub const ITEMS_MAX: usize = 500;
 /// The same for equal passages of text, one after another.
 const SAME_PASSAGES_MAX: usize = 6;
 /// The longest passage that is compared, in lines.

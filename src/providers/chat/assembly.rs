@@ -15,7 +15,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
 use crate::providers::usage::{UsageFields, usage_of};
 
@@ -65,7 +65,13 @@ struct PartialCall {
 
 impl PartialCall {
     fn is_whole(&self) -> bool {
-        serde_json::from_str::<Map<String, Value>>(&self.arguments).is_ok()
+        self.arguments.trim_end().ends_with('}') && serde_json::from_str::<Map<String, Value>>(&self.arguments).is_ok()
+    }
+
+    /// Returns true if this piece is all of the call again.
+    fn is_same_as(&self, piece: &CallPiece) -> bool {
+        let same = [(piece.id, &self.id), (piece.name, &self.name), (Some(&*piece.arguments), &self.arguments)];
+        same.into_iter().all(|(text, own)| text.unwrap_or_default() == own)
     }
 }
 
@@ -242,6 +248,9 @@ impl ChatAssembler {
             self.add_text(&text, listener);
         }
         for piece in delta["tool_calls"].as_array().into_iter().flatten() {
+            if self.is_repeating {
+                return;
+            }
             self.add_call(&CallPiece::of(piece), listener);
         }
     }
@@ -270,6 +279,10 @@ impl ChatAssembler {
 
     /// Adds a piece to its call, or begins a new call.
     fn add_call(&mut self, piece: &CallPiece, listener: &dyn Listener) {
+        // Some servers send the last chunk twice.
+        if self.finish.is_some() && self.calls.iter().any(|call| call.is_same_as(piece)) {
+            return;
+        }
         let extra_bytes: usize = piece.extra.iter().map(|(_, value)| value.to_string().len()).sum();
         self.count_content(piece.name.map_or(0, str::len) + piece.arguments.len() + extra_bytes, listener);
         let slot = match self.slot_of(piece) {
@@ -316,11 +329,12 @@ impl ChatAssembler {
         (!is_other_name && !is_other_index && !is_next).then_some(slot)
     }
 
-    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times.
+    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times, or if it has too many calls.
     fn check_repetition(&mut self) {
         let Some(last) = self.calls.last() else { return };
         let is_same = |call: &&PartialCall| call.name == last.name && call.arguments == last.arguments;
-        self.is_repeating |= self.calls.iter().filter(is_same).count() >= SAME_CALLS_MAX;
+        let same = self.calls.iter().filter(is_same).count();
+        self.is_repeating |= same >= SAME_CALLS_MAX || self.calls.len() >= ITEMS_MAX;
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::model_spec::ReasoningBack;
 use crate::domain::transcript::Block;
+use crate::providers::repetition::ITEMS_MAX;
 
 /// The fields with a text. The first one of a piece counts: some servers send the same text under two names.
 const TEXT_FIELDS: [&str; 2] = ["reasoning_content", "reasoning"];
@@ -33,7 +34,7 @@ impl Reasoning {
             append(self.texts.entry(field).or_insert_with(|| Value::String(String::new())), text);
             bytes += text.len();
         }
-        for detail in delta[DETAILS].as_array().into_iter().flatten() {
+        for detail in delta[DETAILS].as_array().into_iter().flatten().take(ITEMS_MAX) {
             bytes += self.add_detail(detail);
         }
         for part in delta["content"].as_array().into_iter().flatten().filter(|part| part["type"] == PART_BLOCK) {

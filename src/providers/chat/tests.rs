@@ -11,6 +11,7 @@ use crate::domain::transcript::{Block, Origin, Usage};
 use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::compat::Compat;
 use crate::providers::exchange::{Assembler, ProtocolError};
+use crate::providers::repetition::ITEMS_MAX;
 use crate::providers::sse::{SseEvent, SseReader};
 use crate::providers::test_requests::{assistant, request, user};
 
@@ -328,6 +329,25 @@ fn repeated_calls_end_the_answer() {
     let response = answer(&chunks, false).unwrap();
     assert_eq!((response.stop, response.usage), (StopReason::Repetition, None));
     assert_eq!(response.content.len(), 3);
+}
+
+#[test]
+fn last_chunk_sent_twice_has_one_call() {
+    for id in [json!("c"), Value::Null] {
+        let call = json!({"index": 0, "id": id, "function": {"name": "bash", "arguments": "{\"command\":\"ls\"}"}});
+        let last = json!({"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]});
+        let response = answer(&[last.clone(), last], true).unwrap();
+        assert_eq!(response.content.len(), 1, "{response:?}");
+    }
+}
+
+/// Each new call is compared with all before it.
+#[test]
+fn answer_with_too_many_calls_ends() {
+    let call = |number: usize| json!({"id": number.to_string(), "function": {"name": format!("tool-{number}")}});
+    let chunk = calls((0..50_000).map(call).collect());
+    let response = answer(&[chunk], false).unwrap();
+    assert_eq!((response.stop, response.content.len()), (StopReason::Repetition, ITEMS_MAX));
 }
 
 fn sent_body(request: &ModelRequest, compat: Compat) -> Value {

@@ -15,7 +15,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
 
 /// The counters in a usage report.
@@ -102,12 +102,12 @@ impl Delta {
 }
 
 impl MessageAssembler {
-    /// Ends the answer if its last block is a call that it has made [`SAME_CALLS_MAX`] times.
+    /// Ends the answer if its last block is a call that it has made [`SAME_CALLS_MAX`] times, or if it has too many blocks.
     fn check_repetition(&mut self) {
         let Some(last) = self.blocks.values().next_back().filter(|block| block.kind() == "tool_use") else { return };
         let is_same = |block: &&PartialBlock| block.kind() == "tool_use" && block.call() == last.call();
         let same = self.blocks.values().filter(is_same).count();
-        if same >= SAME_CALLS_MAX {
+        if same >= SAME_CALLS_MAX || self.blocks.len() >= ITEMS_MAX {
             self.end_repetition();
         }
     }

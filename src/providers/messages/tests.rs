@@ -12,6 +12,7 @@ use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::exchange::ProtocolError;
+use crate::providers::repetition::ITEMS_MAX;
 use crate::providers::sse::{SseEvent, SseReader};
 use crate::providers::test_requests::{assistant, request, user};
 
@@ -210,6 +211,17 @@ fn repeated_call_ends_the_answer() {
         assert!(repeating.content.iter().all(|block| matches!(block, Block::ToolUse { input: Value::Object(_), .. })));
         assert_eq!(calls(&[1, 2, 1, 2, 3, 4]).stop, StopReason::ToolUse);
     }
+}
+
+#[test]
+fn answer_with_too_many_calls_ends() {
+    let call = |index: u64| {
+        let block = json!({"type": "tool_use", "id": index.to_string(), "name": format!("tool-{index}"), "input": {}});
+        [start(index, block), closed(index)]
+    };
+    let events: Vec<_> = (0..5_000).flat_map(call).collect();
+    let response = answer_in_pieces(&stream(&events), &[9999]).0;
+    assert_eq!((response.stop, response.content.len()), (StopReason::Repetition, ITEMS_MAX));
 }
 
 #[test]

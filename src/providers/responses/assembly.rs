@@ -12,7 +12,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
 use crate::providers::usage::{UsageFields, usage_of};
 
@@ -204,6 +204,7 @@ impl ResponseAssembler {
         let Value::Object(fields) = &data["item"] else { return };
         let key = self.free_key(data["output_index"].as_u64());
         self.items.insert(key, PartialItem { fields: fields.clone(), ..PartialItem::default() });
+        self.is_repeating |= self.items.len() >= ITEMS_MAX;
         self.count_content(key, word(fields, "name").len(), listener);
     }
 
@@ -275,20 +276,22 @@ impl ResponseAssembler {
         }
     }
 
-    /// Ends the answer if this item is a call that it has made [`SAME_CALLS_MAX`] times.
+    /// Ends the answer if this item is a call that it has made [`SAME_CALLS_MAX`] times, or if it has too many items.
     fn check_repetition(&mut self, key: u64) {
         let Some(last) = self.items.get(&key).filter(|item| item.kind() == CALL) else { return };
         let is_same = |item: &&PartialItem| {
             let is_call = item.is_done && item.kind() == CALL;
             is_call && word(&item.fields, "name") == word(&last.fields, "name") && item.arguments == last.arguments
         };
-        self.is_repeating |= self.items.values().filter(is_same).count() >= SAME_CALLS_MAX;
+        let same = self.items.values().filter(is_same).count();
+        self.is_repeating |= same >= SAME_CALLS_MAX || self.items.len() >= ITEMS_MAX;
     }
 
     /// Reads the whole answer at its end, and fills the gaps of the items.
     fn end(&mut self, response: &Value, status: &str, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let output = response["output"].as_array().map(Vec::as_slice).unwrap_or_default();
-        for (index, item) in output.iter().enumerate() {
+        self.is_repeating |= output.len() >= ITEMS_MAX;
+        for (index, item) in output.iter().enumerate().take(ITEMS_MAX) {
             if let Value::Object(fields) = item {
                 self.fill(index as u64, fields, output.len(), listener);
             }

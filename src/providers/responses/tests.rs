@@ -12,6 +12,7 @@ use crate::ports::{ChatMessage, Listener, ModelError, ModelRequest, ModelRespons
 use crate::providers::compat::Compat;
 use crate::providers::errors;
 use crate::providers::exchange::{Assembler, ProtocolError};
+use crate::providers::repetition::ITEMS_MAX;
 use crate::providers::sse::{SseEvent, SseReader};
 use crate::providers::test_requests::{assistant, request, user};
 
@@ -305,6 +306,18 @@ fn repetition_ends_the_answer() {
     let events: Vec<Value> = (0..20).map(|_| delta("output_text", 0, line)).collect();
     let response = answer(&events).unwrap();
     assert_eq!((&response.stop, response.content), (&StopReason::Repetition, vec![Block::text(line)]));
+}
+
+#[test]
+fn answer_with_too_many_items_ends() {
+    let item = |index: u64| call_item(&format!("c{index}"), &json!({ "a": index }).to_string());
+    let events: Vec<Value> = (0..5_000).map(|index| done(index, item(index))).collect();
+    let output: Vec<Value> = (0..5_000).map(item).collect();
+    let whole = json!({"type": "response.completed", "response": {"status": "completed", "output": output}});
+    for events in [events, vec![whole]] {
+        let response = answer(&events).unwrap();
+        assert_eq!((response.stop, response.content.len()), (StopReason::Repetition, ITEMS_MAX));
+    }
 }
 
 fn conversation() -> Vec<ChatMessage> {
