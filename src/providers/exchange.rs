@@ -188,7 +188,7 @@ impl HttpModel {
     }
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
-        let mut key = self.printed_key().await?;
+        let mut key = self.printed_key().await.inspect_err(|_| listener.on_declined())?;
         let mut may_renew = true;
         loop {
             let response = self.send(request, key.as_ref(), listener).await?;
@@ -280,7 +280,7 @@ impl HttpModel {
         }
         if status == 401
             && let (Some(CommandKey { command, .. }), Some(refused)) = (&self.key_command, renewable)
-            && let Some(renewed) = command.renewed(refused).await?
+            && let Some(renewed) = command.renewed(refused).await.inspect_err(|_| listener.on_declined())?
         {
             return Ok(Expected::Renewed(renewed));
         }

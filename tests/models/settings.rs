@@ -225,6 +225,7 @@ async fn failing_key_command_is_named_without_its_output() {
     let shown = both(&output);
     assert!(shown.contains("`key_command` failed: exit code 4: not logged in"), "{shown}");
     assert!(!shown.contains("tok-half-made") && server.requests().is_empty(), "{shown}");
+    assert_eq!(workspace.json(&["cost"])["tokens"], 0, "no request was sent");
 }
 
 fn out_of_credit() -> Reply {
