@@ -24,10 +24,13 @@ pub fn usage_of(report: &Value, fields: &UsageFields) -> Option<Usage> {
     let cached = [&details["cached_tokens"], &report["prompt_cache_hit_tokens"], &report["cached_tokens"]];
     let cached = cached.into_iter().find(|value| !value.is_null()).map_or(Some(0), count)?;
     let written = count(&details["cache_write_tokens"])?;
-    let output = count(&report[fields.output])?;
+    let input = count(&report[fields.input])?;
+    // Some servers leave reasoning out of the output, and include it in the total.
+    let total = report["total_tokens"].as_u64().unwrap_or_default();
+    let output = count(&report[fields.output])?.max(total.saturating_sub(input));
     let reasoning = count(&report[fields.output_details]["reasoning_tokens"])?;
     Some(Usage {
-        input_tokens: count(&report[fields.input])?.saturating_sub(cached).saturating_sub(written),
+        input_tokens: input.saturating_sub(cached).saturating_sub(written),
         output_tokens: output,
         cache_read_tokens: cached,
         cache_write_tokens: written,
@@ -102,5 +105,9 @@ mod tests {
         let usage = usage.unwrap();
         assert_eq!((usage.input_tokens, usage.total_input(), usage.output_tokens), (30, 100, 50));
         assert_eq!((usage.total(), usage.reasoning_tokens), (150, 40));
+        let apart = json!({"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 150,
+            "completion_tokens_details": {"reasoning_tokens": 40}});
+        let usage = usage_of(&apart, &FIELDS).unwrap();
+        assert_eq!((usage.output_tokens, usage.reasoning_tokens), (50, 40), "reasoning that is only in the total");
     }
 }
