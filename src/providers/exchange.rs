@@ -17,7 +17,7 @@ use super::errors::{self, ApiError};
 use super::http::{self, SendError, TransportError};
 use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
-use super::sse::{EVENT_BYTES_MAX, SseEvent, SseReader};
+use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use super::{provider, usage};
 use crate::domain::account::AccountId;
@@ -325,7 +325,8 @@ impl HttpModel {
         let headers = response.headers().clone();
         let request_id = errors::request_id(&headers);
         let bytes = http::read_beginning(response, request.silence_timeout, EVENT_BYTES_MAX).await;
-        let body = masked(String::from_utf8_lossy(&bytes).into_owned());
+        // Replaced characters of another encoding would get into calls.
+        let body = masked(String::from_utf8(bytes).unwrap_or_default());
         let Ok(value) = serde_json::from_str::<Value>(&body) else {
             let text = "sent an answer that is neither a stream of events nor whole JSON".to_owned();
             return Err(temporary(errors::with_request_id(text, request_id)));
@@ -392,9 +393,10 @@ impl HttpModel {
             if bytes > bytes_max {
                 return Err(too_long(bytes_max));
             }
-            let events = reader
-                .feed(piece.as_ref())
-                .map_err(|error| ModelError::Final(format!("sent an invalid answer: {error}")))?;
+            let events = reader.feed(piece.as_ref()).map_err(|error| match error {
+                SseError::TooLarge => ModelError::Final(format!("sent an invalid answer: {error}")),
+                SseError::Encoding => protocol_error(ProtocolError::Invalid(error.to_string()), request_id.clone()),
+            })?;
             for mut event in events {
                 event.data = masked(event.data);
                 assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;

@@ -16,10 +16,16 @@ pub struct SseEvent {
     pub data: String,
 }
 
-/// An event is larger than [`EVENT_BYTES_MAX`].
+/// The reason why a stream cannot be read on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event has more than {EVENT_BYTES_MAX} bytes")]
-pub struct EventTooLarge;
+pub enum SseError {
+    /// An event is larger than [`EVENT_BYTES_MAX`].
+    #[error("an event has more than {EVENT_BYTES_MAX} bytes")]
+    TooLarge,
+    /// A line is in another encoding. Replaced characters would get into calls.
+    #[error("an event is not in UTF-8")]
+    Encoding,
+}
 
 /// Parses a stream of events.
 #[derive(Debug, Default)]
@@ -36,8 +42,8 @@ impl SseReader {
     /// Parses the next bytes and returns the events that they complete. An event without its closing blank line is never returned.
     ///
     /// # Errors
-    /// An event is too large. The reader cannot be used after that.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, EventTooLarge> {
+    /// See [`SseError`]. The reader cannot be used after that.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, SseError> {
         let mut events = Vec::new();
         for byte in bytes {
             let is_crlf_end = *byte == b'\n' && std::mem::take(&mut self.after_return);
@@ -45,12 +51,12 @@ impl SseReader {
                 b'\n' if is_crlf_end => {}
                 b'\n' | b'\r' => {
                     self.after_return = *byte == b'\r';
-                    events.extend(self.end_line());
+                    events.extend(self.end_line()?);
                 }
                 _ => {
                     self.after_return = false;
                     if self.line.len() + self.event.data.len() >= EVENT_BYTES_MAX {
-                        return Err(EventTooLarge);
+                        return Err(SseError::TooLarge);
                     }
                     self.line.push(*byte);
                 }
@@ -60,16 +66,16 @@ impl SseReader {
     }
 
     /// Processes a complete line. Returns the event if the line closes it.
-    fn end_line(&mut self) -> Option<SseEvent> {
+    fn end_line(&mut self) -> Result<Option<SseEvent>, SseError> {
         let line = std::mem::take(&mut self.line);
         let is_first = !std::mem::replace(&mut self.has_started, true);
         let line = if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line) } else { &line };
         if line.is_empty() {
             let event = std::mem::take(&mut self.event);
-            return std::mem::take(&mut self.has_data).then_some(event);
+            return Ok(std::mem::take(&mut self.has_data).then_some(event));
         }
-        let text = String::from_utf8_lossy(line);
-        let (field, value) = text.split_once(':').unwrap_or((&text, ""));
+        let text = std::str::from_utf8(line).map_err(|_| SseError::Encoding)?;
+        let (field, value) = text.split_once(':').unwrap_or((text, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "event" => value.clone_into(&mut self.event.name),
@@ -82,7 +88,7 @@ impl SseReader {
             // Comments, ids and unknown fields.
             _ => {}
         }
-        None
+        Ok(None)
     }
 }
 
@@ -108,6 +114,13 @@ mod tests {
     }
 
     #[test]
+    fn sse_line_in_other_encoding_is_refused() {
+        let mut reader = SseReader::default();
+        assert_eq!(reader.feed(b"data: caf\xe9\n\n"), Err(SseError::Encoding));
+        assert_eq!(SseReader::default().feed(b"\xff\xfed\0a\0t\0a\0:\0 \0x\0\n\0"), Err(SseError::Encoding));
+    }
+
+    #[test]
     fn sse_event_over_size_limit_is_refused() {
         let chunk = [b'x'; 64 * 1024];
         let mut reader = SseReader::default();
@@ -115,7 +128,7 @@ mod tests {
         assert_eq!(fed, EVENT_BYTES_MAX / chunk.len());
         let line = format!("data: {}\n", "x".repeat(1000));
         let mut reader = SseReader::default();
-        assert!((0..10_000).any(|_| reader.feed(line.as_bytes()) == Err(EventTooLarge)));
+        assert!((0..10_000).any(|_| reader.feed(line.as_bytes()) == Err(SseError::TooLarge)));
     }
 
     proptest! {
