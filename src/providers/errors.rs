@@ -637,7 +637,7 @@ mod tests {
         for body in
             [json!({"error": {"code": 429, "message": advice}}), json!({"error": {"code": "insufficient_quota"}})]
         {
-            assert!(matches!(of(429, &[], &body.to_string()), ModelError::WrongSetting(_)), "{body}");
+            assert!(matches!(of(429, &[], &body.to_string()), ModelError::NoCredit(_)), "{body}");
         }
     }
 
