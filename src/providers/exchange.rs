@@ -264,11 +264,8 @@ impl HttpModel {
             let text = format!("answered {status} in the encoding {encoding}, which was not requested");
             return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
         }
-        if status == 200 && (has_type(&headers, EVENTS) || has_type(&headers, JSON)) {
-            return Ok(Expected::Answer(response));
-        }
         if status == 200 {
-            return Err(self.no_stream(&headers, &request.model));
+            return Ok(Expected::Answer(response));
         }
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = masked(String::from_utf8_lossy(&bytes).into_owned());
@@ -315,7 +312,7 @@ impl HttpModel {
         ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(model)))
     }
 
-    /// Reads an answer that is one JSON value: an error, or the whole answer of a server that does not stream.
+    /// Reads an answer that is one JSON value, of whatever type: an error, or the whole answer of a server that does not stream.
     async fn read_whole(
         &self,
         response: Response,
@@ -328,6 +325,9 @@ impl HttpModel {
         // Replaced characters of another encoding would get into calls.
         let body = masked(String::from_utf8(bytes).unwrap_or_default());
         let Ok(value) = serde_json::from_str::<Value>(&body) else {
+            if !has_type(&headers, JSON) {
+                return Err(self.no_stream(&headers, &request.model));
+            }
             let text = "sent an answer that is neither a stream of events nor whole JSON".to_owned();
             return Err(temporary(errors::with_request_id(text, request_id)));
         };

@@ -257,11 +257,13 @@ async fn whole_json_answer_is_read() {
         (json!([{"error": {"message": "Provider returned error"}}]), "Provider returned error"),
         (json!({"object": "error", "message": "no"}), "no"),
     ] {
-        let failed = ask(json(&body.to_string())).await;
-        assert!(
-            matches!(&failed, Err(ModelError::Temporary { message: text, .. }) if text.contains(message)),
-            "{failed:?}"
-        );
+        for kind in ["content-type: application/json\r\n", "content-type: text/plain\r\n", ""] {
+            let failed = ask(full_response(200, kind, &body.to_string())).await;
+            assert!(
+                matches!(&failed, Err(ModelError::Temporary { message: text, .. }) if text.contains(message)),
+                "{kind}: {failed:?}"
+            );
+        }
     }
     let long = ask(json(r#"{"error": "The prompt is greater than the context length"}"#)).await;
     assert!(matches!(long, Err(ModelError::ContextTooLong { .. })), "{long:?}");
