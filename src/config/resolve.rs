@@ -277,7 +277,6 @@ impl Resolver<'_> {
         text.filter(|text| !text.value.trim().is_empty())
     }
 
-    /// Returns true if a text of the team has this value.
     /// Returns the value of a setting that is a word.
     fn word<T: Default>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> T {
         self.text(key).and_then(|word| from_word(&word.value)).unwrap_or_default()
