@@ -219,8 +219,8 @@ pub enum StopReason {
     ToolUse,
     /// The answer was cut at the token limit. A tool call at its end must not be executed.
     MaxTokens,
-    /// The client ended the answer because the model made the same call, or wrote the same passage, again and again. Its calls are complete. If it
-    /// ends with a call, that one is a repetition and must not be executed. The usage is unknown.
+    /// The client ended the answer because the model made the same call, or wrote the same passage, again and again, or made too many
+    /// calls. Its calls are complete. If it ends with a call, that one must not be executed. The usage is unknown.
     Repetition,
     /// The answer was cut because the model's context is full.
     ContextFull,
@@ -298,7 +298,7 @@ pub enum ModelError {
 #[async_trait]
 pub trait ModelClient: Send + Sync {
     /// Sends one request and waits for the whole answer. Streaming providers pass its parts to `listener`. Dropping the future
-    /// cancels the request. Does not retry: the turn does.
+    /// cancels the request. Does not retry after temporary errors: the turn does.
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError>;
 
     /// Returns true if usage is reported by a server, which can be wrong. False if the person sets it, as in a script.

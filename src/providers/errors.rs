@@ -1,4 +1,4 @@
-//! Classifies errors of all APIs: temporary, a limit of the account, context too long, or final.
+//! Classifies errors of all APIs, see [`ModelError`]: among others temporary ones, limits of the account, and wrong settings.
 //!
 //! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>, <https://platform.openai.com/docs/guides/error-codes>.
 //! `retry-after` and `x-should-retry` are used as in the API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`,

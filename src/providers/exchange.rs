@@ -1,7 +1,7 @@
 //! The exchange of all APIs over HTTP: a request as JSON, and an answer as a stream of events.
 //!
-//! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request and
-//! never retries.
+//! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request. It
+//! sends the request again only after a refusal that it can repair: without a field that the server does not know, or with a new key.
 
 use std::sync::Arc;
 use std::time::SystemTime;
