@@ -8,6 +8,8 @@ use super::arguments;
 use crate::domain::transcript::{Block, Extra};
 use crate::ports::{ModelResponse, StopReason, ToolSpec};
 
+/// The namespace that some models write before the name of a tool, because their template has it.
+pub(super) const NAMESPACE: &str = "functions.";
 /// The markup around a call; the second can be missing at the end of an answer.
 const MARKUP: [(&str, &str); 3] = [("```json", "```"), ("```", "```"), ("<tool_call>", "</tool_call>")];
 
@@ -49,8 +51,7 @@ fn calls_in(text: &str, tools: &[ToolSpec]) -> Option<Vec<TextCall>> {
         let mut call = values.next()?.ok()?;
         rest = rest.get(values.byte_offset()..)?.trim_start();
         rest = rest.strip_prefix(end).or_else(|| rest.is_empty().then_some(rest))?.trim_start();
-        // Some models name the namespace of their template.
-        call.name = call.name.strip_prefix("functions.").unwrap_or(&call.name).to_owned();
+        call.name = call.name.strip_prefix(NAMESPACE).unwrap_or(&call.name).to_owned();
         if !call.arguments.get().starts_with('{') || !tools.iter().any(|tool| tool.name == call.name) {
             return None;
         }

@@ -17,12 +17,11 @@ use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
+use crate::providers::text_calls::NAMESPACE;
 use crate::providers::usage::{UsageFields, usage_of};
 
 /// The data of the event at the end of a stream.
 const DONE: &str = "[DONE]";
-/// The namespace that some models write before the name of a tool.
-const NAMESPACE: &str = "functions.";
 /// The fields of a call that go back to the server with it: the signature of Gemini, also behind LiteLLM.
 const CALL_FIELDS: [&str; 2] = ["extra_content", "provider_specific_fields"];
 const USAGE_FIELDS: UsageFields = UsageFields {
