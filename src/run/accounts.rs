@@ -20,11 +20,11 @@ use crate::domain::units::exponential_backoff;
 use crate::ports::{AccountStore, Clock};
 
 /// The first wait after a refusal that names no time; each further one is twice as long.
-const WAIT_FIRST: Duration = Duration::from_millis(500);
+pub const WAIT_FIRST: Duration = Duration::from_millis(500);
 /// The longest wait after a refusal that names no time.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait, even if the provider asks for none.
-const WAIT_MIN: Duration = Duration::from_millis(250);
+pub const WAIT_MIN: Duration = Duration::from_millis(250);
 /// The first wait after a used up quota whose end the provider does not name, and the longest one. A person may pay meanwhile.
 const QUOTA_WAIT_FIRST: Duration = Duration::from_secs(5 * 60);
 const QUOTA_WAIT_MAX: Duration = Duration::from_secs(60 * 60);
@@ -156,7 +156,7 @@ impl Accounts {
             admission.gate = Some(Arc::clone(&gate));
             while let Some(limit) = acceptable(self.limit(account).await)? {
                 let wait = limit.until.since(self.clock.now());
-                tokio::time::sleep(wait + (wait / 10).min(EXTENSION_MAX).mul_f64(chance)).await;
+                tokio::time::sleep(extended_wait(wait, chance)).await;
             }
             if !gate.is_closed() {
                 return Ok(admission);
@@ -260,6 +260,12 @@ impl Drop for Admission {
             gate.add_permits(1);
         }
     }
+}
+
+/// Returns a wait that a provider asks for, only ever made longer: a limit ends for all members at the same time. `chance` is a random
+/// number from 0 to 1.
+pub fn extended_wait(requested: Duration, chance: f64) -> Duration {
+    requested + (requested / 10).min(EXTENSION_MAX).mul_f64(chance)
 }
 
 #[cfg(test)]

@@ -18,19 +18,10 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::{duration, exponential_backoff};
 use crate::ports::{ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason};
-use crate::run::accounts::{Admission, Refusal, WAIT_IN_TURN_MAX};
+use crate::run::accounts::{Admission, Refusal, WAIT_FIRST, WAIT_IN_TURN_MAX, WAIT_MAX, WAIT_MIN, extended_wait};
 use crate::run::budget::{BudgetError, BudgetSpent, Reservation};
 use crate::run::progress::{Activity, ActivityGuard};
 use crate::run::stream::StreamEvent;
-
-/// The first wait; each further wait is twice as long.
-const WAIT_FIRST: Duration = Duration::from_millis(500);
-/// The shortest wait, even if the provider asks for none.
-const WAIT_MIN: Duration = Duration::from_millis(250);
-/// The longest wait without a request by the provider.
-const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The longest extension of a wait that the provider asks for.
-const EXTENSION_MAX: Duration = Duration::from_secs(5);
 
 /// The reason for a wait that an earlier request of the account caused.
 const LIMITED: &str = "the provider limits its account";
@@ -334,11 +325,6 @@ fn may_retry(error: &ModelError, outage_limit: Option<Duration>) -> bool {
 fn backoff(retries: u32, chance: f64) -> Duration {
     let full = exponential_backoff(WAIT_FIRST, retries, WAIT_MAX);
     full / 2 + (full / 2).mul_f64(chance)
-}
-
-/// A requested wait, only ever made longer: a limit ends for all teammates at the same time.
-fn extended_wait(requested: Duration, chance: f64) -> Duration {
-    requested + (requested / 10).min(EXTENSION_MAX).mul_f64(chance)
 }
 
 /// A number from 0 to 1 from teammate and time, so that teammates do not retry at the same time, and simulations are repeatable.
