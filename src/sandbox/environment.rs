@@ -22,7 +22,7 @@ const SECRET_SUFFIXES: &[&str] = &[
 /// Parts of a secret's name, in any place.
 const SECRET_PARTS: &[&str] = &["PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
 
-/// Prefixes of a secret's name: all variables that providers of models read.
+/// Prefixes of a secret's name: all variables of these providers. The keys of other providers have a word for a secret in their names.
 const SECRET_PREFIXES: &[&str] = &["ANTHROPIC_", "OPENAI_"];
 
 /// Names and words that look like secrets but are not.
