@@ -9,7 +9,7 @@ use super::patterns::matching_files;
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, NotifySpec, SetupSpec};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, ModelSpec, NotifySpec, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::providers;
 
@@ -186,14 +186,17 @@ impl Resolver<'_> {
 
     /// Adds a problem if there is a limit in dollars and one of these members has a model without a price.
     fn check_prices(&mut self, usd: Option<&Sourced<String>>, prices: &Prices, members: &[&MemberSpec]) {
-        let costs = |name: &str| providers::provider(name).is_some_and(|provider| provider.costs_money);
+        let costs = |model: &ModelSpec| {
+            providers::provider(&model.provider)
+                .is_some_and(|provider| provider.costs_money_at(model.base_url.as_deref()))
+        };
         let mut models = members.iter().flat_map(|member| std::iter::once(&member.model).chain(&member.model.fallback));
-        let unknown = models.find(|model| costs(&model.provider) && !prices.contains_key(model.usage_name()));
+        let unknown = models.find(|model| costs(model) && !prices.contains_key(model.usage_name()));
         if let (Some(sourced), Some(model)) = (usd, unknown) {
             let model = model.usage_name();
             let text = format!("`budget.usd` needs the price of every model: `{model}` has none");
             self.problems.push(sourced.problem(text).hint(format!(
-                "add [prices.{model:?}] with your provider's input_usd_per_mtok and output_usd_per_mtok, or limit `tokens`"
+                "add [prices.{model:?}] with your provider's input_usd_per_mtok and output_usd_per_mtok (0 if it is free), or limit `tokens`"
             )));
         }
     }

@@ -123,6 +123,8 @@ fn unusable_budget_of_member_is_refused() {
     let unpriced = refusal("provider = \"anthropic\", model = \"m-1\", budget = { usd = 2 }");
     assert!(unpriced.contains("`budget.usd` needs the price of every model: `m-1` has none"), "{unpriced}");
     assert!(unpriced.contains("add [prices.\"m-1\"] with your provider's input_usd_per_mtok"), "{unpriced}");
+    let hosted = "provider = \"ollama\", model = \"m-2\", base_url = \"https://ollama.com/v1\", budget = { usd = 2 }";
+    assert!(refusal(hosted).contains("`m-2` has none"), "a local server is free only on this machine");
     let runbook = refusal("budget = { tokens = 5 }");
     assert!(runbook.contains("`budget` has no effect: `b` has the provider `runbook`"), "{runbook}");
     let small = refusal("provider = \"claude-code\", budget = { tokens = 5 }");

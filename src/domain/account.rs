@@ -68,13 +68,17 @@ impl AccountLimit {
         self.is_quota && self.no_credit_since.is_none()
     }
 
-    /// Returns the limit that holds as long as one of the two. It has an end to wait for if one of them has.
+    /// Returns the limit after a later one. It holds as long as one of the two, but missing credit and a limit with an end replace each
+    /// other: each shows that the other one does not hold now.
     #[must_use]
-    pub fn merged(self, other: Self) -> Self {
-        Self {
-            until: self.until.max(other.until),
-            is_quota: self.is_quota || other.is_quota,
-            no_credit_since: self.no_credit_since.zip(other.no_credit_since).map(|(one, two)| one.max(two)),
+    pub fn followed_by(self, later: Self) -> Self {
+        match (self.no_credit_since, later.no_credit_since) {
+            (Some(_), None) | (None, Some(_)) => later,
+            (one, two) => Self {
+                until: self.until.max(later.until),
+                is_quota: self.is_quota || later.is_quota,
+                no_credit_since: one.max(two),
+            },
         }
     }
 }
@@ -93,12 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn limit_with_an_end_beats_one_without_credit() {
+    fn limit_with_an_end_and_missing_credit_replace_each_other() {
         let limit = |until, no_credit_since| AccountLimit { until: UnixMs(until), is_quota: true, no_credit_since };
         let (early, late) = (limit(10, Some(UnixMs(1))), limit(20, Some(UnixMs(2))));
-        assert_eq!((early.merged(late), late.merged(early)), (late, late));
+        assert_eq!((early.followed_by(late), late.followed_by(early)), (late, late));
         let window = limit(5, None);
-        assert_eq!(window.merged(late), limit(20, None));
+        assert_eq!((window.followed_by(late), late.followed_by(window)), (late, window));
+        let rate = AccountLimit { is_quota: false, ..limit(30, None) };
+        assert_eq!((window.followed_by(rate), rate.followed_by(window)), (limit(30, None), limit(30, None)));
         assert!(window.is_window() && !late.is_window());
         let text = serde_json::to_string(&window).unwrap();
         assert!(!text.contains("noCredit"), "{text}");

@@ -77,8 +77,10 @@ const TOOL_USE_FAILED: &str = "tool_use_failed";
 /// The kind of an error about a rate that rose too fast, and the wait without another one.
 const SLOW_DOWN: &str = "slow_down";
 const SLOW_DOWN_WAIT: Duration = Duration::from_secs(15);
-/// Parts of messages about an account without credit, which can be an `invalid_request_error`, in lower case.
-const NO_CREDIT: [&str; 2] = ["credit balance", "billing"];
+/// A part of messages about an account without credit, which can be an `invalid_request_error`, in lower case.
+const NO_CREDIT: &str = "credit balance";
+/// The same in answers about the account. Other errors can quote a request about billing.
+const BILLING: &str = "billing";
 /// The kind of other final errors in a stream. Every other kind in a stream is temporary:
 /// `overloaded_error`, `api_error` and unknown kinds.
 const FINAL_KIND: &str = "invalid_request_error";
@@ -157,9 +159,13 @@ impl ApiError {
     }
 
     /// Returns true if the account of the key has no credit. Errors about a rate name the page for billing too.
-    fn is_about_credit(&self) -> bool {
+    fn is_about_credit(&self, status: u16) -> bool {
+        if self.is_one_of(&BILLING_ERRORS) {
+            return true;
+        }
         let is_about_rate = self.wait.is_some() || self.is_one_of(&RATE_ERRORS);
-        self.is_one_of(&BILLING_ERRORS) || (!is_about_rate && self.mentions(&NO_CREDIT))
+        let is_about_account = matches!(status, 402 | 403 | 429);
+        !is_about_rate && (self.mentions(&[NO_CREDIT]) || (is_about_account && self.mentions(&[BILLING])))
     }
 
     /// Returns true if the key or the model in the settings is wrong.
@@ -203,6 +209,11 @@ pub fn key_refused(status: u16, body: &str, variables: &[&str], missing: &str) -
     format!("refused the key in {} ({answer})", variables.join(" and "))
 }
 
+/// Returns true for the answer of a gateway that stopped to wait for its server. The server can have worked on the request.
+pub fn may_have_used_tokens(status: u16) -> bool {
+    matches!(status, 504 | 524)
+}
+
 /// Classifies a response other than a stream. `body` is its beginning.
 pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
     let error = ApiError::of_body(body);
@@ -218,7 +229,7 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
         _ if error.is_one_of(&[TOOL_USE_FAILED]) => true,
         // A service whose account is refilled says when.
         _ if status == 402 => wait.is_some(),
-        _ if error.is_about_credit() => false,
+        _ if error.is_about_credit(status) => false,
         // 501 is the answer of a server that has no such API. 498 is one about capacity.
         _ => matches!(status, 408 | 409 | 429 | 498 | 500 | 502..),
     };
@@ -235,7 +246,7 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
-        (false, _) if status == 402 || error.is_about_credit() => ModelError::NoCredit(text),
+        (false, _) if status == 402 || error.is_about_credit(status) => ModelError::NoCredit(text),
         (false, 401..=405 | 501) => ModelError::WrongSetting(text),
         (false, _) if error.is_wrong_setting() => ModelError::WrongSetting(text),
         (false, _) => ModelError::Final(text),
@@ -247,7 +258,7 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
     let text = error_text("ended its answer with error", error, request_id);
     if is_too_long(0, error) {
         ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
-    } else if error.is_about_credit() {
+    } else if error.is_about_credit(0) {
         ModelError::NoCredit(text)
     } else if error.is_wrong_setting() {
         ModelError::WrongSetting(text)
@@ -458,6 +469,10 @@ mod tests {
         }
         let litellm = r#"{"error":{"message":"No connected db.","type":"no_db_connection","code":"400"}}"#;
         assert!(matches!(of(400, &[], litellm), ModelError::WrongSetting(_)) && refuses_key(400, litellm));
+        for status in [400, 422, 500] {
+            let quoted = of(status, &[], r#"{"error":{"message":"invalid value: fn billing() {}"}}"#);
+            assert!(matches!(quoted, ModelError::Final(_) | ModelError::Temporary { .. }), "{quoted:?}");
+        }
         let refilled = of(402, &[("retry-after", "60")], "{}");
         assert!(matches!(refilled, ModelError::Limited { wait: Some(_), is_quota: false, .. }), "{refilled:?}");
     }

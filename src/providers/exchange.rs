@@ -281,7 +281,9 @@ impl HttpModel {
         {
             return Ok(Expected::Renewed(renewed));
         }
-        listener.on_declined();
+        if !errors::may_have_used_tokens(status) {
+            listener.on_declined();
+        }
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::NoCredit(_) => Err(ModelError::NoCredit(self.key_refused(status, &body))),
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {

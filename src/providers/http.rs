@@ -150,7 +150,8 @@ fn build(is_secure: bool, is_local: bool, is_pooled: bool) -> Result<Client, Str
     builder.build().map_err(|error| format!("cannot use HTTPS: {}", describe(error)))
 }
 
-fn is_loopback(url: &Url) -> bool {
+/// Returns true for an address on this machine.
+pub fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or("").trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }

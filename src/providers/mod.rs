@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use reqwest::Url;
+
 use catalog::{FirstUse, WindowSource};
 use compat::Compat;
 use key_command::KeyCommands;
@@ -51,7 +53,7 @@ pub struct Provider {
     pub model: Option<&'static str>,
     /// True if `model` is the path of a file. A relative one starts at the folder of the file with the setting.
     pub model_is_path: bool,
-    /// True if its tokens cost money.
+    /// True if its tokens cost money. See [`Provider::costs_money_at`].
     pub costs_money: bool,
     /// The kind of agent of its members.
     pub agent: AgentKind,
@@ -78,6 +80,12 @@ impl Provider {
     /// Returns the environment variables that can hold its key.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.service.iter().flat_map(|service| service.keys).map(|key| key.name)
+    }
+
+    /// Returns true if its tokens can cost money at this address, or at its own one. A local server is free only on this machine.
+    pub fn costs_money_at(&self, base_url: Option<&str>) -> bool {
+        let is_elsewhere = |url: &str| Url::parse(url).is_ok_and(|url| !http::is_loopback(&url));
+        self.costs_money || (self.service.is_some() && base_url.is_some_and(is_elsewhere))
     }
 
     /// Returns the server that the settings name, as `host:port`.

@@ -76,7 +76,7 @@ impl AccountState {
                 gate.close();
             }
         }
-        let limit = self.limit.filter(|before| before.holds(now)).map_or(limit, |before| before.merged(limit));
+        let limit = self.limit.filter(|before| before.holds(now)).map_or(limit, |before| before.followed_by(limit));
         self.limit = Some(limit);
         limit
     }
@@ -117,7 +117,7 @@ impl Accounts {
             && let Some(limit) = store.limit(&account.id, now).await.filter(|limit| self.counts(*limit))
         {
             let mut state = self.states.entry(account.id.clone()).or_default();
-            if state.limit.is_none_or(|known| known.merged(limit) != known) {
+            if state.limit.is_none_or(|known| known.followed_by(limit) != known) {
                 // Another process was refused, so this one sends one request at a time again.
                 let gate = state.gate.clone();
                 state.extend(limit, gate.as_ref(), now);

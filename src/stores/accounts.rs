@@ -84,7 +84,7 @@ impl AccountFolder {
 
     fn write_locked(&self, account: &AccountId, limit: AccountLimit, now: UnixMs) -> StoreResult<()> {
         let recorded = self.read(account, now);
-        let limit = recorded.map_or(limit, |recorded| recorded.merged(limit)).cut(now);
+        let limit = recorded.map_or(limit, |recorded| recorded.followed_by(limit)).cut(now);
         if recorded == Some(limit) {
             return Ok(());
         }

@@ -1,8 +1,9 @@
 //! Servers that refuse, disconnect, stall or attack: each causes a bounded error.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use brigade::ports::{ModelClient, ModelError, ModelRequest, StopReason};
+use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, StopReason};
 use serde_json::json;
 
 use super::answers::{KEY, ask, client, request};
@@ -291,4 +292,25 @@ async fn server_that_closes_fresh_connections_is_temporary() {
     let is_told = |message: &str| message.contains("closed the connection before it answered");
     assert!(matches!(&failure, ModelError::Temporary { message, .. } if is_told(message)), "{failure:?}");
     assert_eq!(server.requests().len(), 3);
+}
+
+/// Remembers that a request used nothing.
+#[derive(Default)]
+struct DeclineListener(AtomicBool);
+
+impl Listener for DeclineListener {
+    fn on_declined(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A gateway can give up while its server works on. The request then counts as its maximum.
+#[tokio::test]
+async fn timeout_of_gateway_can_have_used_tokens() {
+    for (status, is_declined) in [(400, true), (429, true), (500, true), (502, true), (504, false), (524, false)] {
+        let server = Server::start(move |_, _| error_reply(status, "", "api_error", "no")).await;
+        let listener = DeclineListener::default();
+        client(&server.url).request(request(), &listener).await.unwrap_err();
+        assert_eq!(listener.0.load(Ordering::Relaxed), is_declined, "{status}");
+    }
 }

@@ -194,7 +194,7 @@ fn model_lead(provider: Provider, model: &Model) -> String {
             text += &format!("\n{LIMITS_TABLE}output_tokens_max = {tokens}          # leaves room for the context\n");
         }
     }
-    if row.is_some_and(|row| row.costs_money) {
+    if row.is_some_and(|row| row.costs_money_at(model.base_url.as_deref())) {
         text += BUDGET;
     }
     text
