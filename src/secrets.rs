@@ -18,7 +18,7 @@ use memchr::memmem::Finder;
 use parking_lot::RwLock;
 
 /// The text that replaces a secret.
-const MASK: &[u8] = b"[key]";
+pub const MASK: &str = "[key]";
 /// Shorter values are placeholders (`none`, `x`), which other texts contain too.
 const MASKED_BYTES_MIN: usize = 8;
 /// A shorter value is masked only if it has a letter, a digit and another character. Others are in texts too (`postgres1`, `00000000`).
@@ -169,7 +169,7 @@ pub fn masked_in_place(text: &[u8]) -> Cow<'_, [u8]> {
     for Occurrence { from, to, .. } in secrets_in(&patterns, text) {
         let secret = &mut masked.to_mut()[from..to];
         secret.fill(b'*');
-        secret[..MASK.len()].copy_from_slice(MASK);
+        secret[..MASK.len()].copy_from_slice(MASK.as_bytes());
     }
     masked
 }
@@ -196,7 +196,7 @@ impl StreamMasker {
                 break;
             }
             masked.extend_from_slice(&text[at..secret.from]);
-            masked.extend_from_slice(MASK);
+            masked.extend_from_slice(MASK.as_bytes());
             at = secret.to;
         }
         let end = end.max(at);
@@ -211,7 +211,7 @@ impl StreamMasker {
         let (mut masked, mut at) = (Vec::with_capacity(rest.len()), 0);
         for secret in secrets_in(&PATTERNS.read(), &rest) {
             masked.extend_from_slice(&rest[at..secret.from]);
-            masked.extend_from_slice(MASK);
+            masked.extend_from_slice(MASK.as_bytes());
             at = secret.to;
         }
         masked.extend_from_slice(&rest[at..]);

@@ -17,11 +17,9 @@ use crate::domain::suggestion::did_you_mean;
 use crate::domain::team_spec::AgentKind;
 use crate::providers;
 use crate::sandbox::environment::is_secret;
-use crate::secrets::Secret;
+use crate::secrets::{MASK, Secret};
 
 const PREFIX: &str = "models.";
-/// The text that replaces a secret in a shown value.
-const MASK: &str = "[key]";
 /// The most models of one `fallback`.
 const FALLBACKS_MAX: usize = 8;
 
