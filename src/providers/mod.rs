@@ -113,8 +113,8 @@ pub struct ProgramError {
     pub hint: String,
 }
 
-/// Builds a client from the settings of one member.
-pub type Connect = fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>;
+/// Builds a client from the settings of one member, and the commands that print keys.
+pub type Connect = fn(&ModelSpec, &KeyCommands) -> Result<Arc<dyn ModelClient>, String>;
 
 /// A server on this machine: for free, and without a key unless its operator set one.
 const fn local(
@@ -315,8 +315,7 @@ fn connect_with(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn Mode
         return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
     }
     match provider.connect {
-        Some(_) if provider.service.is_some() => service::connect_with(spec, commands),
-        Some(connect) => connect(spec),
+        Some(connect) => connect(spec, commands),
         None => Err(format!("the provider `{}` has no models for Brigade's own loop", provider.name)),
     }
 }

@@ -32,6 +32,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::key_command::KeyCommands;
 use crate::domain::message::MessageType;
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::system_error;
@@ -124,7 +125,7 @@ pub struct Scripted {
 ///
 /// # Errors
 /// The file cannot be read, or is not a script.
-pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+pub fn connect(spec: &ModelSpec, _: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
     let path = &spec.model;
     let file = Path::new(path);
     let text = reading::read_text(file, AllowedKinds::within_folder_of(file), SCRIPT_BYTES_MAX)

@@ -53,19 +53,11 @@ pub struct KeyVariable {
     pub prefix: &'static str,
 }
 
-/// Builds the client for a member.
-///
-/// # Errors
-/// A text that names the missing or wrong setting or variable.
-pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
-    connect_with(spec, &KeyCommands::without_runner())
-}
-
 /// Builds the client for a member, with the commands that print keys.
 ///
 /// # Errors
-/// As [`connect`].
-pub fn connect_with(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
+/// A text that names the missing or wrong setting or variable.
+pub fn connect(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
     let service = provider(&spec.provider).and_then(|provider| provider.service.as_ref());
     let service = service.ok_or_else(|| format!("the provider `{}` has no server", spec.provider))?;
     Ok(Arc::new(service.model_with(spec, &|name| std::env::var(name).ok(), commands)?))

@@ -18,6 +18,7 @@ use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::Block;
 use crate::platform::reading::{self, AllowedKinds, LineLimits};
 use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose};
+use crate::providers::key_command::KeyCommands;
 
 /// The most exchanges of a recording that are read.
 const EXCHANGES_MAX: u64 = 100_000;
@@ -31,7 +32,7 @@ const NO_PATH: &str = "\0";
 ///
 /// # Errors
 /// The folder has no recording that can be read.
-pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+pub fn connect(spec: &ModelSpec, _: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
     replay(spec, Path::new("/"))
 }
 
