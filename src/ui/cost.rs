@@ -96,11 +96,11 @@ impl CostView {
                 teammate: account.teammate.clone(),
                 model: account.model.clone(),
                 spend: Spend::default(),
-                usd: usd.map(|_| 0.0),
+                usd: None,
                 is_fallback: false,
             });
             view.spend.add(*spend);
-            view.usd = view.usd.zip(usd).map(|(sum, usd)| sum + usd);
+            view.usd = view.spend.usd(price);
         }
         let accounts: Vec<AccountView> = accounts.into_values().collect();
         let member_budgets = budgets.members.into_iter().map(|(teammate, budget)| {
@@ -291,5 +291,25 @@ mod tests {
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, 100)).to_string());
         let empty = CostView::of("port", &LedgerTotals::default(), Budgets::default(), &prices);
         assert_eq!(anstream::adapter::strip_str(&render(&empty, 100)).to_string(), "port has used 0 tokens\n");
+    }
+
+    #[test]
+    fn bill_is_kept_beside_usage_without_price() {
+        let mut totals = LedgerTotals::default();
+        let billed = Usage { input_tokens: 10, cost_ticks: Some(5_000_000_000), ..Usage::default() };
+        let unbilled = Usage { input_tokens: 10, ..Usage::default() };
+        for (task, usage) in [(1, unbilled), (2, billed), (3, unbilled)] {
+            let account = UsageKey {
+                team: "port".into(),
+                teammate: "alice".into(),
+                model: "big".into(),
+                task: Some(TaskId(task)),
+            };
+            let Spend { requests, unconfirmed, usage, billed } = Spend::of_request(usage, true);
+            totals.apply(&LedgerEntry::Sum { account, requests, unconfirmed, usage, billed });
+        }
+        let view = CostView::of("port", &totals, Budgets::default(), &Prices::default());
+        assert_eq!((view.usd, view.accounts[0].usd), (0.5, Some(0.5)));
+        assert_eq!(view.unpriced, ["big"]);
     }
 }
