@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Origin, Usage};
+use crate::platform::reading::LineLimits;
 use crate::ports::{ChatMessage, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 
 mod recorder;
@@ -27,10 +28,9 @@ pub const RECORDED: &str = "recorded";
 const WORKSPACE: &str = "{{workspace}}";
 /// The most entries of a folder of recordings. With more, the provider `recorded` refuses it.
 pub const RECORDINGS_MAX: usize = 1_000;
-/// The longest line that is written or read, in bytes.
-const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The largest file, in bytes.
-const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// The limits of a recording, for its writer and its reader. A line is an exchange.
+const LIMITS: LineLimits =
+    LineLimits { line_bytes_max: 64 * 1024 * 1024, lines_max: 100_000, file_bytes_max: 1024 * 1024 * 1024 };
 /// The version of the format.
 const VERSION: u32 = 1;
 

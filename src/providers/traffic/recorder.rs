@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use super::{Answer, Exchange, FILE_BYTES_MAX, LINE_BYTES_MAX, VERSION, WORKSPACE, file_of};
+use super::{Answer, Exchange, LIMITS, VERSION, WORKSPACE, file_of};
 use crate::domain::account::AccountId;
 use crate::domain::system_error;
 use crate::domain::time::UnixMs;
 use crate::platform;
+use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ToolSpec};
 use crate::secrets::masked;
 
@@ -23,7 +25,7 @@ use crate::secrets::masked;
 pub struct Recorder {
     folder: PathBuf,
     workspace: Arc<str>,
-    /// `None` after an error, or at the limit of the size: the member is not recorded any more.
+    /// `None` after an error, or at a limit of a recording: the member is not recorded any more.
     members: Mutex<HashMap<Arc<str>, Option<MemberFile>>>,
 }
 
@@ -31,6 +33,7 @@ pub struct Recorder {
 struct MemberFile {
     file: File,
     bytes: u64,
+    lines: u64,
     system: Option<Arc<str>>,
     tools: Option<Arc<[ToolSpec]>>,
     messages: Arc<[Arc<ChatMessage>]>,
@@ -48,7 +51,7 @@ impl Recorder {
         Arc::new(RecordedModel { recorder: Arc::clone(recorder), model })
     }
 
-    /// Records an answer. Without space, or at the limit of a recording's size, the team works on without it.
+    /// Records an answer. Without space, or at a limit of a recording, the team works on without it.
     fn write(&self, request: &ModelRequest, response: &ModelResponse) {
         let mut members = self.members.lock();
         let member = members.entry(Arc::clone(&request.teammate)).or_insert_with(|| {
@@ -69,11 +72,16 @@ impl Recorder {
 }
 
 impl MemberFile {
-    /// Opens the recording of a member. A line that a crash cut is ended.
+    /// Opens the recording of a member. A line that a crash cut is ended. A recording that the provider `recorded` refuses is an error.
     fn open(folder: &Path, member: &str) -> io::Result<Self> {
         let path = file_of(folder, member);
         let mut file = platform::open_for_appending(&path)?;
         let bytes = file.metadata()?.len();
+        let mut lines = 0;
+        reading::read_lines(&path, AllowedKinds::within_folder_of(&path), LIMITS, |_| {
+            lines += 1;
+            ControlFlow::<()>::Continue(())
+        })?;
         let mut last = [b'\n'];
         if bytes > 0 {
             platform::open_for_reading(&path)?.read_exact_at(&mut last, bytes - 1)?;
@@ -81,7 +89,7 @@ impl MemberFile {
         if last != [b'\n'] {
             file.write_all(b"\n")?;
         }
-        Ok(Self { file, bytes, system: None, tools: None, messages: Arc::default() })
+        Ok(Self { bytes: file.metadata()?.len(), file, lines, system: None, tools: None, messages: Arc::default() })
     }
 
     fn write(&mut self, request: &ModelRequest, response: &ModelResponse, workspace: &str) -> io::Result<()> {
@@ -105,11 +113,14 @@ impl MemberFile {
             answer,
         };
         let line = masked(serde_json::to_string(&exchange)?).replace(workspace, WORKSPACE) + "\n";
-        if line.len() as u64 > LINE_BYTES_MAX || self.bytes + line.len() as u64 > FILE_BYTES_MAX {
+        let bytes = line.len() as u64;
+        let fits = bytes <= LIMITS.line_bytes_max && self.bytes + bytes <= LIMITS.file_bytes_max;
+        if !fits || self.lines >= LIMITS.lines_max {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the recording is full"));
         }
         self.file.write_all(line.as_bytes())?;
-        self.bytes += line.len() as u64;
+        self.bytes += bytes;
+        self.lines += 1;
         self.system = Some(Arc::clone(&request.system));
         self.tools = Some(Arc::clone(&request.tools));
         self.messages = Arc::clone(&request.messages);
@@ -151,5 +162,26 @@ impl ModelClient for RecordedModel {
         // It fails only at the end of the runtime.
         let _ = tokio::task::spawn_blocking(move || recorder.write(&request, &copy)).await;
         Ok(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::StopReason;
+    use crate::providers::test_requests::request;
+
+    #[test]
+    fn recording_ends_at_line_limit_of_its_reader() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file_of(folder.path(), "bob");
+        let lines = |count: u64| "\n".repeat(usize::try_from(count).unwrap());
+        std::fs::write(&path, lines(LIMITS.lines_max - 1)).unwrap();
+        let response = ModelResponse { content: Vec::new(), stop: StopReason::EndTurn, usage: None, origin: None };
+        let mut file = MemberFile::open(folder.path(), "bob").unwrap();
+        file.write(&request(&[]), &response, "/w").unwrap();
+        assert_eq!(file.write(&request(&[]), &response, "/w").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        std::fs::write(&path, lines(LIMITS.lines_max + 1)).unwrap();
+        assert!(MemberFile::open(folder.path(), "bob").is_err(), "nothing can answer from it");
     }
 }

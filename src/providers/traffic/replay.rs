@@ -12,16 +12,14 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::{Exchange, FILE_BYTES_MAX, LINE_BYTES_MAX, RECORDINGS_MAX, VERSION, WORKSPACE, file_of};
+use super::{Exchange, LIMITS, RECORDINGS_MAX, VERSION, WORKSPACE, file_of};
 use crate::domain::system_error;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::Block;
-use crate::platform::reading::{self, AllowedKinds, LineLimits};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose};
 use crate::providers::key_command::KeyCommands;
 
-/// The most exchanges of a recording that are read.
-const EXCHANGES_MAX: u64 = 100_000;
 /// The characters before and after the first difference that an error shows.
 const SHOWN_BEFORE: usize = 20;
 const SHOWN_AFTER: usize = 60;
@@ -141,13 +139,11 @@ fn hash(text: &str) -> u64 {
 impl Recording {
     /// Reads the requests of a recording.
     fn read(path: PathBuf) -> io::Result<Self> {
-        let limits =
-            LineLimits { line_bytes_max: LINE_BYTES_MAX, lines_max: EXCHANGES_MAX, file_bytes_max: FILE_BYTES_MAX };
         let mut exchanges = Vec::new();
         let mut start = 0;
         // The request of the line before. `None` after a cut line: the next complete request begins a new one.
         let mut before: Option<Fingerprint> = None;
-        reading::read_lines(&path, AllowedKinds::within_folder_of(&path), limits, |line| {
+        reading::read_lines(&path, AllowedKinds::within_folder_of(&path), LIMITS, |line| {
             let exchange = serde_json::from_slice(line).ok().filter(|exchange: &Exchange| exchange.v == VERSION);
             before = exchange.and_then(|exchange| fingerprint_after(before.take(), &exchange));
             if let Some(request) = before.clone() {
