@@ -173,7 +173,7 @@ impl Resolver<'_> {
             if (provider, model, base_url) == (&own.provider, &own.model, &own.base_url) {
                 self.problems.push(names.problem(format!("`fallback` names the model itself: `{name}`")));
             }
-            if spec.agent != AgentKind::Builtin {
+            if providers::provider(&spec.provider).is_some_and(|known| known.service.is_none()) {
                 let problem = names.problem(format!("`fallback` cannot use `{name}`: `{}` is no model", spec.provider));
                 self.problems.push(problem.hint("name a model whose provider reaches a server"));
             }

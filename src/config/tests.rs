@@ -492,6 +492,19 @@ fn shown_headers_have_no_secrets() {
     );
 }
 
+/// The agreement of a person covers the scripts of members, not those of fallbacks.
+#[test]
+fn fallback_without_server_is_refused() {
+    for provider in ["scripted", "recorded", "runbook", "claude-code"] {
+        let config = NAMED_MODELS.replace(
+            "provider = \"ollama\"\n    tool_calls = \"json\"",
+            &format!("provider = \"{provider}\"\n    model = \".\""),
+        );
+        let errors = ConfigFolder::new(&config).errors();
+        assert!(errors.contains(&format!("cannot use `spare`: `{provider}` is no model")), "{errors}");
+    }
+}
+
 /// A definition of the user must not give its key to an address of the workspace.
 #[test]
 fn definition_of_model_comes_from_one_file() {
