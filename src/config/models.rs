@@ -31,6 +31,14 @@ impl MemberValues {
         }
     }
 
+    /// Returns the settings that these own values of a member take neither from a definition nor from the lead: those of another address,
+    /// and the variables of another command.
+    fn foreign_keys(&self) -> Vec<&'static str> {
+        let has_own_address = self.contains("base_url");
+        let of_address = OF_ADDRESS.into_iter().filter(|_| has_own_address);
+        of_address.chain((has_own_address || self.contains("key_command")).then_some("pass_env")).collect()
+    }
+
     /// Returns the model, without its fallbacks.
     pub(super) fn model_spec(&self) -> ModelSpec {
         let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
@@ -103,7 +111,7 @@ impl Resolver<'_> {
     }
 
     /// Adds the values of the definition that `model` names to these own values of a member. Own values take precedence, but a member with
-    /// its own address gets no key of the definition.
+    /// its own address gets no key of the definition, and one with its own `key_command` no variables.
     pub(super) fn add_definition(&mut self, values: &mut MemberValues) {
         let Some(model) = values.text("model") else { return };
         let Some(defined) = self.definition(&model.value) else { return };
@@ -115,11 +123,10 @@ impl Resolver<'_> {
             let problem = own.problem(format!("the model `{name}` has the provider `{}`", provider.value));
             self.problems.push(problem.hint("remove `provider`, or name another model"));
         }
-        let has_own_address = values.get("base_url").is_some();
+        let foreign = values.foreign_keys();
         for (key, value) in defined.into_values() {
             let is_replaced = key == "model" || (key == "provider" && !values.is_set("provider"));
-            let is_foreign = has_own_address && OF_ADDRESS.contains(&key);
-            if is_replaced || !(values.contains(key) || is_foreign) {
+            if is_replaced || !(values.contains(key) || foreign.contains(&key)) {
                 values.insert(key, value);
             }
         }
@@ -140,10 +147,10 @@ impl Resolver<'_> {
 
     /// Adds the lead's values that hold for a member of the same provider too.
     pub(super) fn inherit_model(values: &mut MemberValues, lead: &MemberValues, has_own_model: bool) {
-        let has_own_address = values.get("base_url").is_some();
+        let foreign = values.foreign_keys();
         let keys = ["model", "base_url", "command", "pass_env"].into_iter().chain(OF_ADDRESS).chain(OF_MODEL);
         for key in keys {
-            let is_foreign = has_own_model && OF_MODEL.contains(&key) || has_own_address && OF_ADDRESS.contains(&key);
+            let is_foreign = has_own_model && OF_MODEL.contains(&key) || foreign.contains(&key);
             if let (false, false, Some(value)) = (is_foreign, values.contains(key), lead.get(key)) {
                 values.insert(key, super::resolve::inherited(value));
             }

@@ -518,6 +518,22 @@ fn definition_of_model_comes_from_one_file() {
     assert_eq!(folder.team(&TeamFlags::default()).unwrap().spec.lead.model.provider, "groq");
 }
 
+/// The variables of the user's command must not go to a command of the workspace.
+#[test]
+fn variables_stay_with_their_key_command() {
+    let user = "[models.gpt]\nprovider = \"openai\"\nkey_command = \"mine\"\npass_env = [\"VAULT_TOKEN\"]\n";
+    let workspace = "[teams.a.lead]\nmodel = \"gpt\"\n\
+        [[teams.a.members]]\nname = \"heir\"\n\
+        [[teams.a.members]]\nname = \"same\"\nmodel = \"gpt\"\n\
+        [[teams.a.members]]\nname = \"command\"\nmodel = \"gpt\"\nkey_command = \"other\"\n\
+        [[teams.a.members]]\nname = \"address\"\nmodel = \"gpt\"\nbase_url = \"http://127.0.0.1:9\"\n\
+        [[teams.a.members]]\nname = \"inherits\"\nkey_command = \"other\"\n";
+    let resolved = ConfigFolder::new(workspace).user(user).team(&TeamFlags::default()).unwrap();
+    let variables = resolved.spec.members.iter().map(|member| (member.name.as_str(), member.model.pass_env.len()));
+    let expected = [("heir", 1), ("same", 1), ("command", 0), ("address", 0), ("inherits", 0)];
+    assert_eq!(variables.collect::<Vec<_>>(), expected);
+}
+
 #[test]
 fn problems_of_model_settings_name_the_remedy() {
     let text = "[models.fast]\nprovider = \"openai\"\nfallback = [\"fsat\"]\n\
