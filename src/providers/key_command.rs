@@ -20,6 +20,8 @@ use crate::secrets::{Secret, masked};
 const RUN_TIME_MAX: Duration = Duration::from_secs(30);
 /// The age at which a key is replaced. Tokens of clouds are valid for an hour, and some commands print one that has been used before.
 const KEY_AGE_MAX: Duration = Duration::from_secs(15 * 60);
+/// The time for which a failure holds for all callers, so that waiting members do not run a failing command one after the other.
+const FAILURE_AGE_MAX: Duration = Duration::from_secs(5);
 /// The longest key, in bytes.
 const KEY_BYTES_MAX: usize = 16 * 1024;
 /// The longest quote of a command's error, in characters.
@@ -63,7 +65,7 @@ impl KeyCommands {
                 script: script.to_owned(),
                 pass_env: pass_env.to_vec(),
                 runner: self.runner.clone(),
-                current: tokio::sync::Mutex::default(),
+                last: tokio::sync::Mutex::default(),
             })
         }))
     }
@@ -74,7 +76,7 @@ pub struct KeyCommand {
     script: String,
     pass_env: Vec<String>,
     runner: Option<Arc<Runner>>,
-    current: tokio::sync::Mutex<Option<PrintedKey>>,
+    last: tokio::sync::Mutex<Results>,
 }
 
 impl fmt::Debug for KeyCommand {
@@ -83,9 +85,12 @@ impl fmt::Debug for KeyCommand {
     }
 }
 
-struct PrintedKey {
-    key: Secret,
-    at: Instant,
+/// The results of the last runs, with their times.
+#[derive(Default)]
+struct Results {
+    key: Option<(Secret, Instant)>,
+    /// The failure of the last run, if it failed.
+    failure: Option<(ModelError, Instant)>,
 }
 
 impl KeyCommand {
@@ -94,10 +99,10 @@ impl KeyCommand {
     /// # Errors
     /// The command failed. The text names the setting.
     pub async fn key(&self) -> Result<Secret, ModelError> {
-        let mut current = self.current.lock().await;
-        match &*current {
-            Some(printed) if printed.at.elapsed() < KEY_AGE_MAX => Ok(printed.key.clone()),
-            _ => self.run(&mut current).await,
+        let mut last = self.last.lock().await;
+        match &last.key {
+            Some((key, at)) if at.elapsed() < KEY_AGE_MAX => Ok(key.clone()),
+            _ => self.run(&mut last).await,
         }
     }
 
@@ -107,16 +112,21 @@ impl KeyCommand {
     /// # Errors
     /// As [`Self::key`].
     pub async fn renewed(&self, refused: &Secret) -> Result<Option<Secret>, ModelError> {
-        let mut current = self.current.lock().await;
-        let known = current.as_ref().map(|printed| printed.key.clone());
-        let key = match known {
-            Some(key) if key.expose() != refused.expose() => key,
-            _ => self.run(&mut current).await?,
+        let mut last = self.last.lock().await;
+        let key = match &last.key {
+            Some((key, _)) if key.expose() != refused.expose() => key.clone(),
+            _ => self.run(&mut last).await?,
         };
         Ok((key.expose() != refused.expose()).then_some(key))
     }
 
-    async fn run(&self, current: &mut Option<PrintedKey>) -> Result<Secret, ModelError> {
+    /// Runs the command, unless it has just failed.
+    async fn run(&self, last: &mut Results) -> Result<Secret, ModelError> {
+        if let Some((error, at)) = &last.failure
+            && at.elapsed() < FAILURE_AGE_MAX
+        {
+            return Err(error.clone());
+        }
         let outcome = match self.runner.clone() {
             Some(runner) => {
                 let script = wrapped(&self.script);
@@ -129,16 +139,18 @@ impl KeyCommand {
         };
         match key_of(outcome) {
             Ok(key) => {
-                *current = Some(PrintedKey { key: key.clone(), at: Instant::now() });
+                *last = Results { key: Some((key.clone(), Instant::now())), failure: None };
                 Ok(key)
             }
             Err(reason) => {
                 let text = masked(format!("gets no request: `key_command` {reason}"));
                 // A command that has worked before can fail because its service is out of reach.
-                Err(match current {
+                let error = match last.key {
                     Some(_) => ModelError::Temporary { message: text, retry_after: None },
                     None => ModelError::WrongSetting(text),
-                })
+                };
+                last.failure = Some((error.clone(), Instant::now()));
+                Err(error)
             }
         }
     }
@@ -206,6 +218,21 @@ mod tests {
         assert_eq!(key(0, "\u{1e}tok-a-1234\ntok-b-1234"), Err("printed more than one line".to_owned()));
         let invalid = "printed a key that has characters that an HTTP header cannot carry";
         assert_eq!(key(0, "\u{1e}tok-ü-5678"), Err(invalid.to_owned()));
+    }
+
+    #[tokio::test]
+    async fn failure_holds_for_all_callers_for_some_seconds() {
+        let command = KeyCommands::without_runner().command("print-key", &[]);
+        let mut times = Vec::new();
+        for age in [0, 0, FAILURE_AGE_MAX.as_secs() + 1] {
+            if let Some((_, at)) = &mut command.last.lock().await.failure {
+                *at = at.checked_sub(Duration::from_secs(age)).unwrap();
+            }
+            assert!(command.key().await.is_err());
+            times.extend(command.last.lock().await.failure.as_ref().map(|(_, at)| *at));
+        }
+        assert_eq!(times[0], times[1], "the command ran again at once");
+        assert!(times[2] > times[1], "the command did not run again later");
     }
 
     #[test]
