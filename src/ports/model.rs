@@ -132,8 +132,8 @@ impl ChatMessage {
         Self { role, content, origin: None }
     }
 
-    /// Returns the message for a model. A model that did not make it gets no signatures, reasoning and ids of items: its provider
-    /// would refuse them.
+    /// Returns the message for a model. A model that did not make it gets no source, signatures, reasoning and ids of items: its
+    /// provider would refuse them.
     #[must_use]
     pub fn for_reader(self: &Arc<Self>, reader: &Origin) -> Arc<Self> {
         // Answers of earlier versions name no source. All of them are from the Messages API.
@@ -141,7 +141,8 @@ impl ChatMessage {
             Some(origin) => origin == reader,
             None => reader.api == ApiKind::Messages.as_str(),
         };
-        if self.role == Role::User || is_own || !self.content.iter().any(Block::is_bound_to_origin) {
+        let is_plain = self.origin.is_none() && !self.content.iter().any(Block::is_bound_to_origin);
+        if self.role == Role::User || is_own || is_plain {
             return Arc::clone(self);
         }
         Arc::new(Self::new(self.role, self.content.iter().filter_map(Block::without_origin).collect()))

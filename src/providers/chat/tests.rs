@@ -1,5 +1,7 @@
 //! Tests of bodies and the assembler: one for each difference between servers that was seen.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -438,9 +440,10 @@ fn ids_have_nine_letters_or_digits_on_request() {
 /// The answer to these chunks, as a later request has it.
 fn sent_back(chunks: &[Value], compat: Compat, is_foreign: bool) -> Value {
     let content = answer(chunks, true).unwrap().content;
-    let origin = (!is_foreign).then(Origin::default);
-    let message = ChatMessage { origin, ..assistant(content) };
-    sent_body(&request(&[message]), compat)["messages"][1].clone()
+    let maker = Origin { provider: "openai-compatible".to_owned(), ..Origin::default() };
+    let message = Arc::new(ChatMessage { origin: Some(maker.clone()), ..assistant(content) });
+    let reader = if is_foreign { Origin::default() } else { maker };
+    sent_body(&request(&[message.for_reader(&reader).as_ref().clone()]), compat)["messages"][1].clone()
 }
 
 fn call_chunk(extra: Value) -> Value {
