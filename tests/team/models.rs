@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use brigade::domain::event::EventKind;
 use brigade::domain::message::MessageType;
+use brigade::domain::model_spec::ModelSpec;
+use brigade::domain::state::Mode;
 use brigade::domain::transcript::Block;
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest, ModelResponse, StopReason};
@@ -118,12 +120,42 @@ async fn pause_then_continuous_retries_failed_model() {
     tokio::time::sleep(Duration::from_secs(3000)).await;
     assert_eq!(harness.requests(), 1, "a request was repeated");
     assert_eq!(team.live().teammates()["alice"].waiting_for, Some(WaitingFor::Model("no credit".into())));
-    harness.click(brigade::domain::state::Mode::Pause).await;
+    harness.click(Mode::Pause).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    harness.click(brigade::domain::state::Mode::Continuous).await;
+    harness.click(Mode::Continuous).await;
     harness.wait_for_status(1, brigade::domain::task::TaskStatus::Completed).await;
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
+}
+
+/// Work without a task has no end that lets the first model answer again.
+#[tokio::test(start_paused = true)]
+async fn first_model_is_asked_after_fallback_failed() {
+    for is_permanent in [false, true] {
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.spec.limits.model.retries_max = 0;
+        harness
+            .set_model_fn("alice", |_, count| async move { if count == 0 { temporary(None) } else { say("I see.") } });
+        harness.set_model_fn("spare", move |_, _| async move {
+            if is_permanent { Err(ModelError::Final("gone".to_owned())) } else { temporary(None) }
+        });
+        harness.spec.members[0].model.fallback = vec![ModelSpec::new("test", "spare")];
+        let team = harness.launch(start_continuous()).await;
+        harness.mail("human", "alice", "please answer").await;
+        harness.wait_until("both were asked", |harness| harness.requests() == 2).await;
+        if is_permanent {
+            let failed = |_: &TestTeam| team.live().teammates()["alice"].waiting_for.is_some();
+            harness.wait_until("the error is permanent", failed).await;
+            harness.click(Mode::Pause).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            harness.click(Mode::Continuous).await;
+        }
+        let said = |harness: &TestTeam| harness.count(|event| matches!(event, EventKind::Said { .. })) == 1;
+        harness.wait_until("the first one answers", said).await;
+        assert_eq!(harness.requests(), 3, "{}", harness.event_lines());
+        team.command(TeamCommand::Stop).await;
+        harness.ended(team).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Turn;
 use super::retry::RequestFailure;
-use super::turn::outcome_of;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
 use crate::domain::transcript::{Block, Role};
@@ -32,13 +31,7 @@ impl Turn<'_> {
             Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
                 self.host.conversation.tail_text(None, SUMMARY_FALLBACK_BYTES)
             }
-            Err(failure) => {
-                return Ok(Some(outcome_of(
-                    failure,
-                    &self.agent.model.current().account,
-                    self.host.services.clock.now(),
-                )));
-            }
+            Err(failure) => return Ok(Some(self.outcome_without_answer(failure))),
         };
         let todo_list = self.host.context.caller.todos.lock().clone();
         let covers = self.host.conversation.compact(summary, todo_list).await?;

@@ -1,5 +1,5 @@
 //! The model of an agent and its fallbacks. One of them answers: the first, until its service gives no answer. Then the next one answers
-//! until the end of the task. The next task starts with the first model again.
+//! until the end of the task, or until the last one gives no answer either. Then the first model is asked again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

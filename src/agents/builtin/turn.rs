@@ -48,10 +48,18 @@ impl Turn<'_> {
                 self.agent.model.set_reported_window(window_tokens);
                 self.repair_context(message).await
             }
-            Err(failure) => {
-                Ok(vec![outcome_of(failure, &self.agent.model.current().account, self.host.services.clock.now())])
-            }
+            Err(failure) => Ok(vec![self.outcome_without_answer(failure)]),
         }
+    }
+
+    /// Returns the outcome of a turn without an answer. After a failure of all its models, the next turn asks the first one again.
+    pub(super) fn outcome_without_answer(&self, failure: RequestFailure) -> TurnOutcome {
+        let has_failed = matches!(failure, RequestFailure::Model(_));
+        let outcome = outcome_of(failure, &self.agent.model.current().account, self.host.services.clock.now());
+        if has_failed {
+            self.end_fallback();
+        }
+        outcome
     }
 
     /// Records the identity block, unless the context has it. A new role makes a new block.
@@ -261,7 +269,7 @@ fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
 }
 
 /// Returns the outcome of a turn without an answer from the model with this account.
-pub(super) fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs) -> TurnOutcome {
+fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs) -> TurnOutcome {
     match failure {
         RequestFailure::Aborted => TurnOutcome::Aborted,
         RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(*spent),
