@@ -33,6 +33,8 @@ const UNKNOWN_FIELD: [&str; 13] = [
     "not permitted",
     "not allowed",
 ];
+/// A field whose name is also a word of refusals, as in "supported parameters include …".
+const INCLUDE: &str = "include";
 /// The path of Responses in a refusal of chat completions.
 const RESPONSES_PATH: &str = "/v1/responses";
 
@@ -116,7 +118,7 @@ impl RequestOptions {
         let own = [
             ("stream_options", &mut self.compat.stream_options, "set compat = { stream_options = false }"),
             ("prompt_cache_key", &mut self.compat.cache, "set compat = { cache = false }"),
-            ("include", &mut self.compat.include, "set compat = { include = false }"),
+            (INCLUDE, &mut self.compat.include, "set compat = { include = false }"),
         ];
         for (field, is_sent, advice) in own {
             if *is_sent && names(&refusal, field) {
@@ -192,12 +194,15 @@ impl RequestOptions {
     }
 }
 
-/// Returns true if a text has the name of a field, and not only as a part of another word.
+/// Returns true if a text has the name of a field, and not only as a part of another word. A name that is also a word follows a quote.
 fn names(text: &str, field: &str) -> bool {
     let is_of_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let is_quote = |character: char| matches!(character, '\'' | '"' | '`');
+    let begins =
+        |before: &str| if field == INCLUDE { before.ends_with(is_quote) } else { !before.ends_with(is_of_word) };
     let ends = |start: usize| (&text[..start], &text[start + field.len()..]);
     let mut places = text.match_indices(field).map(|(start, _)| ends(start));
-    places.any(|(before, after)| !before.ends_with(is_of_word) && !after.starts_with(is_of_word))
+    places.any(|(before, after)| begins(before) && !after.starts_with(is_of_word))
 }
 
 /// Returns the part of an answer for thinking, in tokens; `None` if there is none, or the answer is too short for it.
@@ -335,10 +340,14 @@ mod tests {
             "Unknown parameter: 'top_p'. See the included list of reasoning_models.",
             "Unsupported value: 'temperature' does not support 0.2 with this model.",
             "'reasoning.effort' must be one of 'high'",
+            "Unsupported parameter: 'top_p'. Supported parameters include 'model'.",
             "Function tools with reasoning_effort are not supported for m in /v1/chat/completions, use /v1/responses",
         ] {
             assert_eq!(options.adapt(refusal), None, "{refusal}");
         }
+        let refusal = "Unsupported parameter: 'temperature'. Supported parameters include 'model'.";
+        assert_eq!(options.adapt(refusal), Some("remove `temperature`"));
+        assert!(options.adapt("unknown field `include`, expected one of").is_some());
     }
 
     #[test]
