@@ -220,9 +220,11 @@ pub enum StopReason {
     ToolUse,
     /// The answer was cut at the token limit. A tool call at its end must not be executed.
     MaxTokens,
-    /// The client ended the answer because the model made the same call, or wrote the same passage, again and again, or made too many
-    /// calls. Its calls are complete. If it ends with a call, that one must not be executed. The usage is unknown.
+    /// The client ended the answer because the model made the same call, or wrote the same passage, again and again. Its calls are
+    /// complete. If it ends with a call, that one must not be executed. The usage is unknown.
     Repetition,
+    /// The client ended the answer because it has too many calls. None of them must be executed. The usage is unknown.
+    TooManyCalls,
     /// The answer was cut because the model's context is full.
     ContextFull,
     /// The model refuses to answer.

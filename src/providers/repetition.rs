@@ -1,5 +1,7 @@
 //! Finds answers that repeat themselves. Small models can repeat a call or a passage up to the length limit.
 
+use crate::ports::StopReason;
+
 /// The number of equal calls at which an answer is ended.
 pub const SAME_CALLS_MAX: usize = 3;
 /// The number of calls or other items at which an answer is ended, whatever they are.
@@ -10,6 +12,11 @@ const SAME_PASSAGES_MAX: usize = 6;
 const PASSAGE_LINES_MAX: usize = 8;
 /// The shortest passage that is compared, in bytes. Shorter ones can be meant, such as the rows of a drawing.
 const PASSAGE_BYTES_MIN: usize = 40;
+
+/// Returns the reason for the end of an answer that repeats itself, or has too many items.
+pub const fn stop_reason(items: usize) -> StopReason {
+    if items >= ITEMS_MAX { StopReason::TooManyCalls } else { StopReason::Repetition }
+}
 
 /// Returns the end of the first copy if the whole lines of this text end with [`SAME_PASSAGES_MAX`] copies of a passage.
 pub fn end_of_repeated_passage(text: &str) -> Option<usize> {

@@ -251,7 +251,8 @@ impl Turn<'_> {
             let bytes = response.content.iter().map(text_bytes).sum();
             let usage = response.usage.and_then(|usage| listener.checked(usage, bytes as u64));
             // The usage of an answer that was ended early is not known.
-            if response.usage.is_none() && response.stop != StopReason::Repetition && listener.has_server {
+            let is_ended = matches!(response.stop, StopReason::Repetition | StopReason::TooManyCalls);
+            if response.usage.is_none() && !is_ended && listener.has_server {
                 self.warn_of_usage(&request.model, "no usage; such requests count by their bytes");
             }
             reservation.record_answer(usage, bytes);

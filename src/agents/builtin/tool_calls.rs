@@ -39,6 +39,7 @@ pub(super) struct ToolCall {
 pub(super) enum SkipReason {
     Truncated,
     Repeated,
+    TooMany,
     Refused,
     UnknownStop,
     ClaimLost,
@@ -57,6 +58,7 @@ impl SkipReason {
                 "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls."
             }
             Self::Repeated => "Not called: the calls above are the same.",
+            Self::TooMany => "Not called: the answer had too many calls. Call only the first ones again.",
             Self::Refused => "Not called: the answer was a refusal.",
             Self::UnknownStop => {
                 "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again."
@@ -313,6 +315,7 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
             let skip = match stop {
                 StopReason::MaxTokens | StopReason::ContextFull if index == last => Some(SkipReason::Truncated),
                 StopReason::Repetition if index == last => Some(SkipReason::Repeated),
+                StopReason::TooManyCalls => Some(SkipReason::TooMany),
                 StopReason::Refusal => Some(SkipReason::Refused),
                 StopReason::Other(_) => Some(SkipReason::UnknownStop),
                 _ => None,
@@ -380,6 +383,14 @@ mod tests {
         let mut content = vec![reasoning(), call(REPORT_TOOL), call("bash")];
         move_reports_last(&mut content, &StopReason::ToolUse);
         assert_eq!(content, [reasoning(), call("bash"), call(REPORT_TOOL)]);
+    }
+
+    #[test]
+    fn answer_with_too_many_calls_runs_none() {
+        let content = || vec![Block::tool_use("", "bash", Value::Null); 3];
+        let skipped = |stop| calls_of(content(), &stop).into_iter().map(|call| call.skip).collect::<Vec<_>>();
+        assert_eq!(skipped(StopReason::TooManyCalls), [Some(SkipReason::TooMany); 3]);
+        assert_eq!(skipped(StopReason::Repetition), [None, None, Some(SkipReason::Repeated)]);
     }
 
     /// The text that a later request sends is that of the changed input.

@@ -15,7 +15,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
 use crate::providers::text_calls::NAMESPACE;
 use crate::providers::usage::{UsageFields, usage_of};
@@ -210,7 +210,7 @@ impl ChatAssembler {
 
     fn stop_reason(&self) -> StopReason {
         if self.is_repeating {
-            return StopReason::Repetition;
+            return repetition::stop_reason(self.calls.len());
         }
         if self.has_refusal {
             return StopReason::Refusal;

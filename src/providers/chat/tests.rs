@@ -349,7 +349,7 @@ fn answer_with_too_many_calls_ends() {
     let call = |number: usize| json!({"id": number.to_string(), "function": {"name": format!("tool-{number}")}});
     let chunk = calls((0..50_000).map(call).collect());
     let response = answer(&[chunk], false).unwrap();
-    assert_eq!((response.stop, response.content.len()), (StopReason::Repetition, ITEMS_MAX));
+    assert_eq!((response.stop, response.content.len()), (StopReason::TooManyCalls, ITEMS_MAX));
 }
 
 fn sent_body(request: &ModelRequest, compat: Compat) -> Value {

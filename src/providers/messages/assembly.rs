@@ -15,7 +15,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
 
 /// The counters in a usage report.
@@ -258,6 +258,7 @@ impl Assembler for MessageAssembler {
 
     fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let mut ids = HashSet::new();
+        let items_count = self.blocks.len();
         let blocks = self.blocks.into_values().enumerate().filter_map(|(index, block)| {
             let mut block = block.finish()?;
             if let Block::ToolUse { id, .. } = &mut block
@@ -270,7 +271,8 @@ impl Assembler for MessageAssembler {
         let content: Vec<Block> = blocks.collect();
         let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
         if self.is_repeating {
-            return Ok(ModelResponse { content, stop: StopReason::Repetition, usage: None, origin: None });
+            let stop = repetition::stop_reason(items_count);
+            return Ok(ModelResponse { content, stop, usage: None, origin: None });
         }
         let is_cut = matches!(self.stop.as_deref(), Some("max_tokens" | "model_context_window_exceeded" | "refusal"));
         if !is_cut && content.iter().any(|block| matches!(block, Block::ToolUse { input: Value::String(_), .. })) {

@@ -221,7 +221,7 @@ fn answer_with_too_many_calls_ends() {
     };
     let events: Vec<_> = (0..5_000).flat_map(call).collect();
     let response = answer_in_pieces(&stream(&events), &[9999]).0;
-    assert_eq!((response.stop, response.content.len()), (StopReason::Repetition, ITEMS_MAX));
+    assert_eq!((response.stop, response.content.len()), (StopReason::TooManyCalls, ITEMS_MAX));
 }
 
 #[test]

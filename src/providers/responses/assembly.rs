@@ -12,7 +12,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
 use crate::providers::usage::{UsageFields, usage_of};
 
@@ -139,7 +139,8 @@ impl Assembler for ResponseAssembler {
             return Err(arguments::hidden_cut());
         }
         let mut ids = HashSet::new();
-        let mut content = Vec::with_capacity(items.len());
+        let items_count = items.len();
+        let mut content = Vec::with_capacity(items_count);
         for (index, item) in items.into_values().enumerate() {
             match item.kind() {
                 MESSAGE => content.extend(message_blocks(item)),
@@ -158,15 +159,15 @@ impl Assembler for ResponseAssembler {
         while matches!(content.last(), Some(Block::Other(item)) if item["type"] == REASONING) {
             content.pop();
         }
-        let stop = self.stop_reason(&content);
+        let stop = self.stop_reason(&content, items_count);
         Ok(ModelResponse { content, stop, usage: self.usage.filter(|_| !self.is_repeating), origin: None })
     }
 }
 
 impl ResponseAssembler {
-    fn stop_reason(&self, content: &[Block]) -> StopReason {
+    fn stop_reason(&self, content: &[Block], items_count: usize) -> StopReason {
         if self.is_repeating {
-            return StopReason::Repetition;
+            return repetition::stop_reason(items_count);
         }
         if self.has_refusal {
             return StopReason::Refusal;

@@ -316,7 +316,7 @@ fn answer_with_too_many_items_ends() {
     let whole = json!({"type": "response.completed", "response": {"status": "completed", "output": output}});
     for events in [events, vec![whole]] {
         let response = answer(&events).unwrap();
-        assert_eq!((response.stop, response.content.len()), (StopReason::Repetition, ITEMS_MAX));
+        assert_eq!((response.stop, response.content.len()), (StopReason::TooManyCalls, ITEMS_MAX));
     }
 }
 
