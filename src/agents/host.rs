@@ -361,7 +361,7 @@ impl AgentHost {
     }
 
     /// Returns the task that it holds, with its cap as it is now: a person may change it at any time.
-    async fn task_cap(&self) -> StoreResult<Option<TaskCap>> {
+    pub(super) async fn task_cap(&self) -> StoreResult<Option<TaskCap>> {
         let Some(task) = self.task() else { return Ok(None) };
         let limits = &self.services.spec.limits;
         let tokens_max = match self.services.stores.board.get(task).await {

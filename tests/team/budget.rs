@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use brigade::domain::budget::{Budget, Price, Prices};
 use brigade::domain::event::EventKind;
+use brigade::domain::model_spec::ModelSpec;
 use brigade::domain::state::{Mode, SetBy};
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::transcript::Usage;
@@ -264,6 +265,37 @@ async fn run_ends_when_all_members_are_at_their_budgets() {
 async fn used_for(harness: &TestTeam, task: u64) -> u64 {
     let book = harness.stores.ledger.read().await.unwrap();
     book.tokens_by_task().get(&TaskId(task)).copied().unwrap_or_default()
+}
+
+/// The tokens that the first request of a member with this model could use, as its budget or its task's cap of one token says.
+async fn reserved(model: ModelSpec, has_cap: bool) -> u64 {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.model.output_tokens_max = 200;
+    harness.set_model_fn(&model.model, |request, _| async move { diligent(&request) });
+    harness.spec.members[0].model = model;
+    if has_cap {
+        harness.spec.limits.task_tokens_max = 1;
+    } else {
+        cap_member(&mut harness, "alice", Some(1));
+    }
+    harness.tasks(&["a"]).await;
+    let error = harness.run_once().await.error.unwrap_or_default();
+    let cap = harness.task(1).await.cap_reached;
+    let of_member = || error.split("could use ").nth(1)?.split(|character: char| !character.is_ascii_digit()).next();
+    cap.map_or_else(|| of_member().unwrap().parse().unwrap(), |cap| cap.tokens_needed)
+}
+
+/// A tokenizer is loaded when it is first needed, so the first requests count each byte.
+#[tokio::test(start_paused = true)]
+async fn texts_count_exactly_with_any_budget_or_cap() {
+    for has_cap in [true, false] {
+        let by_bytes = reserved(ModelSpec::new("test", "gpt-5"), has_cap).await;
+        let begun = std::time::Instant::now();
+        while reserved(ModelSpec::new("openai", "gpt-5"), has_cap).await + 1_000 > by_bytes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "never below {by_bytes}, with a cap: {has_cap}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// Two teammates whose models never finish task 1, and finish all others.

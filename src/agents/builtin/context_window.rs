@@ -56,12 +56,19 @@ impl Turn<'_> {
         size.estimate(fixed_bytes, ratio)
     }
 
-    /// Starts to count the texts of a request by the model's own tokenizer, if the team has a budget that needs exact reservations.
-    pub(super) fn own_tokens(&self) -> Option<TokenCounter> {
+    /// Returns true if a budget of the team or the member, or a cap of its task, holds for its requests.
+    async fn has_budget(&self) -> bool {
+        self.host.services.spec.budget.is_set()
+            || self.host.spec.budget.is_set()
+            || self.host.task_cap().await.is_ok_and(|task| task.is_some_and(|cap| cap.tokens_max.is_some()))
+    }
+
+    /// Starts to count the texts of a request by the model's own tokenizer, if a budget or a cap needs exact reservations.
+    pub(super) async fn own_tokens(&self) -> Option<TokenCounter> {
         let spec = self.agent.model.spec();
         let tokenizer = Tokenizer::of(spec);
         // In JSON, texts have more tokens than they have alone.
-        if spec.tool_calls == ToolCalls::Native && self.host.services.spec.budget.is_set() && tokenizer.is_own {
+        if spec.tool_calls == ToolCalls::Native && tokenizer.is_own && self.has_budget().await {
             tokenizer.counter()
         } else {
             None

@@ -131,7 +131,7 @@ impl Turn<'_> {
         };
         self.host.record_request_start();
         let started = Instant::now();
-        let mut size = prefix.size(&request, self.own_tokens().as_ref());
+        let mut size = prefix.size(&request, self.own_tokens().await.as_ref());
         size.input_tokens_max += extra_body_bytes(&model.spec);
         let response = self.request(model, &request, size).await?;
         if let Some(usage) = response.usage {
