@@ -242,7 +242,10 @@ async fn missing_credit_holds_for_other_processes() {
     assert!(sent <= 3, "alice, and two members that claimed at the same time");
     busy.write("go", "");
     let printed = end(&mut first).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(printed.contains("has no credit, as another request showed; asked again at "), "{printed}");
+    assert!(
+        printed.contains("as another request showed; after a payment, launch the team again, or use `"),
+        "{printed}"
+    );
     assert_eq!(server.requests().len(), sent, "alice sends nothing in vain");
     assert_eq!(statuses(&busy), ["pending"; 2]);
     end(&mut start(&poor, "said-2.txt"));

@@ -159,13 +159,16 @@ impl Turn<'_> {
             }
         };
         outcome.map_err(|limit| {
-            let now = services.clock.now();
             RequestFailure::Model(if limit.is_window() {
-                ModelError::Limited { message, wait: Some(limit.until.since(now)), is_quota: true }
+                let wait = Some(limit.until.since(services.clock.now()));
+                ModelError::Limited { message, wait, is_quota: true }
             } else {
-                let until = limit.until.to_clock_or_date(now);
-                let name = &model.account.name;
-                ModelError::NoCredit(format!("{name} has no credit, as another request showed; asked again at {until}"))
+                // A member with this error sends nothing until a person acts.
+                ModelError::NoCredit(format!(
+                    "{} has no credit, as another request showed; after a payment, launch the team again, or use \
+                     `brigade state pause` and then `brigade state continuous`",
+                    model.account.name
+                ))
             })
         })
     }
