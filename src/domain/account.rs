@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_with_an_end_and_missing_credit_replace_each_other() {
+    fn missing_credit_and_limit_replace_each_other() {
         let limit = |until, no_credit_since| AccountLimit { until: UnixMs(until), is_quota: true, no_credit_since };
         let (early, late) = (limit(10, Some(UnixMs(1))), limit(20, Some(UnixMs(2))));
         assert_eq!((early.followed_by(late), late.followed_by(early)), (late, late));
