@@ -129,11 +129,7 @@ impl ConsentList {
             list.lines.extend(prompt_lines(&spec.prompts, file));
         }
         let scripts: BTreeSet<&str> = members(spec).filter(|member| has_script(member)).map(script).collect();
-        for script in scripts.into_iter().flat_map(|script| files_of(Path::new(script))) {
-            let content = content_of(&script);
-            let text = format!("{}, a script of a model ({})", display(&script, workspace), content.text);
-            list.lines.push(Line { file: Some(script), ..Line::new(Effect::Runs, &text, &content.bytes) });
-        }
+        scripts.into_iter().for_each(|script| list.add_scripts(script, workspace));
         list
     }
 
@@ -181,13 +177,25 @@ impl ConsentList {
     }
 
     /// Adds a member that the lead spawned in an earlier run.
-    pub(super) fn add_spawned(&mut self, member: &MemberSpec) {
+    pub(super) fn add_spawned(&mut self, member: &MemberSpec, workspace: &Path) {
         let model = &member.model;
         let content = format!("{:?}", (&member.role, &member.prompt, &model.base_url, &model.command, &model.pass_env));
         let name = format!("{} {}", model.provider, model.model);
         let digest = size_and_digest(content.as_bytes());
         let text = format!("the member {} in .team/config.json: {} ({digest})", member.name, name.trim_end());
         self.add_work(Effect::Sends, &text, content.as_bytes());
+        if has_script(member) {
+            self.add_scripts(script(member), workspace);
+        }
+    }
+
+    /// Adds the script of a model, or the recordings in its folder.
+    fn add_scripts(&mut self, script: &str, workspace: &Path) {
+        for file in files_of(Path::new(script)) {
+            let content = content_of(&file);
+            let text = format!("{}, a script of a model ({})", display(&file, workspace), content.text);
+            self.lines.push(Line { file: Some(file), ..Line::new(Effect::Runs, &text, &content.bytes) });
+        }
     }
 
     /// Adds a file of `.team`, by its path there.
@@ -349,6 +357,7 @@ mod tests {
         PRICE_SETTINGS, Setting, TEAM_SETTINGS, ValueKind,
     };
     use crate::config::{Environment, TeamFlags};
+    use crate::domain::team_spec::ModelSpec;
 
     /// A config that sets every setting with an effect.
     const CONFIG: &str = r#"
@@ -556,6 +565,23 @@ mod tests {
         let agreed = list.agreement(UnixMs(1));
         team.write("plans/c.md", "## Third\nDo c.\n");
         assert!(matches!(team.list().standing(Some(&agreed)), Standing::Changed { .. }), "a new file matches");
+    }
+
+    #[test]
+    fn script_of_spawned_member_is_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("x.json");
+        let model = ModelSpec::new("scripted", script.to_str().unwrap());
+        let member = MemberSpec::new("carol", "coder", model).unwrap();
+        let texts = |content: &str| {
+            std::fs::write(&script, content).unwrap();
+            let mut list = ConsentList::default();
+            list.add_spawned(&member, folder.path());
+            list.lines.iter().map(Line::shown).collect::<Vec<_>>()
+        };
+        let before = texts("{}");
+        assert!(before.len() == 2 && before[1].contains("x.json, a script of a model"), "{before:?}");
+        assert_ne!(texts("{\"task\": []}"), before);
     }
 
     #[test]

@@ -305,7 +305,7 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
     let mut spec = spec.clone();
     if foreign.has(Path::new(TEAM_FOLDER).join(ROSTER_FILE)) && team_folder.is_dir() {
         spec = super::on_one_thread(spec_with_spawned(context, &spec))?;
-        spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member));
+        spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member, workspace));
     }
     if foreign.has_below(TEAM_FOLDER) {
         for file in files_of_team(&team_folder)? {
