@@ -1,13 +1,15 @@
-//! Runs git's filters and merge drivers in the sandbox.
+//! Runs git in the sandbox, and the filters and merge drivers of a git outside of it.
 //!
-//! Git starts these programs itself, by a shell command from its settings. [`DriverSandbox`] rewrites such a command, so that git starts
-//! this program instead. It runs the original command in the same namespaces as commands, with git's pipes as stdin and stdout.
+//! Git starts these drivers itself, by a shell command from its settings. [`DriverSandbox::wrap`] rewrites such a command, so that git
+//! starts this program instead. It runs the original command in the same namespaces as commands, with git's pipes as stdin and stdout.
+//! [`DriverSandbox::command`] runs git itself like that; its drivers need no sandbox of their own.
 //!
 //! ```text
 //! git -- exec brigade __guard filter … --> outer --> inner (1 in its process namespace) --> sh -c COMMAND
+//! Brigade ------------------------------> outer --> inner (1 in its process namespace) --> git
 //! ```
 //!
-//! The outer process dies with git, the inner one with the outer one, and everything in the namespace with the inner one. Without a
+//! The outer process dies with its parent, the inner one with the outer one, and everything in the namespace with the inner one. Without a
 //! process namespace the outer process kills what the command started. A driver that cannot be confined fails with an exit code that git
 //! treats as an error.
 
@@ -76,7 +78,7 @@ impl DriverKind {
     }
 }
 
-/// The sandbox of git's filters and merge drivers.
+/// The sandbox of git, or of its filters and merge drivers.
 #[derive(Debug, Clone)]
 pub struct DriverSandbox {
     /// A program that calls [`super::run_if_guard`]. Without one, every driver fails.
@@ -115,6 +117,17 @@ impl DriverSandbox {
             text.extend([b' ', b'%', *placeholder]);
         }
         text
+    }
+
+    /// A command that runs the program `words[0]` with the other words as its arguments. It inherits stdin, stdout, stderr, the
+    /// environment and the folder. `None` without a program that confines it.
+    pub fn command(&self, words: &[OsString]) -> Option<Command> {
+        let spec =
+            CommandSpec { level: self.level, input: Input::Empty, script: OsString::new(), rules: self.rules.clone() };
+        let mut command = Command::new(self.program.as_ref()?);
+        let mark = processes::own_mark();
+        command.args([GUARD_ARGUMENT, &mark, "filter", "outer"]).args(Job { spec, words: words.to_vec() }.arguments());
+        Some(command)
     }
 
     /// The shell command of a filter that changes nothing.
@@ -178,27 +191,66 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let [what, rest @ ..] = arguments else { return None };
     let result = match what.to_str()? {
         "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
-        "outer" => outer(&CommandSpec::from_fields(rest.iter().cloned())?),
-        "inner" => inner(&CommandSpec::from_fields(rest.iter().cloned())?),
+        "outer" => outer(&Job::from_arguments(rest)?),
+        "inner" => inner(&Job::from_arguments(rest)?),
         kind => driver(DriverKind::from_word(kind)?, rest)?,
     };
     Some(result.unwrap_or_else(|reason| {
         // Git forwards stderr.
-        let _ = writeln!(io::stderr(), "brigade: cannot run a filter or merge driver in the sandbox: {reason}");
+        let _ = writeln!(io::stderr(), "brigade: cannot run git or its driver in the sandbox: {reason}");
         FAILED_EXIT_CODE
     }))
 }
 
 fn driver(kind: DriverKind, arguments: &[OsString]) -> Option<Result<i32, String>> {
-    let [scratch, count, rest @ ..] = arguments else { return None };
-    let (fields, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
-    let mut command_spec = CommandSpec::from_fields(fields.iter().cloned())?;
-    let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
+    let [scratch, rest @ ..] = arguments else { return None };
+    let Job { spec: mut command_spec, words } = Job::from_arguments(rest)?;
+    let values: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
     if kind == DriverKind::Merge {
         return Some(merge(command_spec, values, Path::new(scratch)));
     }
     command_spec.script = OsString::from_vec(expanded(kind, command_spec.script.as_bytes(), &values));
-    Some(outer(&command_spec))
+    Some(outer(&Job { spec: command_spec, words: Vec::new() }))
+}
+
+/// A command with its confinement: a program with its arguments, or without one the script of the spec.
+struct Job {
+    spec: CommandSpec,
+    words: Vec<OsString>,
+}
+
+impl Job {
+    /// The number of the spec's fields, the fields and the words.
+    fn arguments(&self) -> Vec<OsString> {
+        let fields = self.spec.fields();
+        let count = OsString::from(fields.len().to_string());
+        let fields = fields.into_iter().map(OsStr::to_owned);
+        [count].into_iter().chain(fields).chain(self.words.iter().cloned()).collect()
+    }
+
+    fn from_arguments(arguments: &[OsString]) -> Option<Self> {
+        let [count, rest @ ..] = arguments else { return None };
+        let (fields, words) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
+        Some(Self { spec: CommandSpec::from_fields(fields.iter().cloned())?, words: words.to_vec() })
+    }
+
+    fn process(&self) -> Command {
+        if let [program, arguments @ ..] = &self.words[..] {
+            let mut process = Command::new(program);
+            process.args(arguments);
+            return process;
+        }
+        let mut shell = Command::new(SHELL);
+        shell.arg("-c").arg(&self.spec.script);
+        let is_setting = |name: &str| name.starts_with("GIT_CONFIG_KEY_") || name.starts_with("GIT_CONFIG_VALUE_");
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if GIT_VARIABLES.contains(&&*text) || is_setting(&text) {
+                shell.env_remove(&name);
+            }
+        }
+        shell
+    }
 }
 
 /// Runs a merge driver on copies of git's files in a scratch folder: a driver may not write where git's files are.
@@ -218,7 +270,8 @@ fn merge(mut command_spec: CommandSpec, mut values: Vec<Vec<u8>>, scratch: &Path
     command_spec.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(describe)?));
     // The driver's process enters the namespaces; this one stays outside to write the result.
     let mut outer = Command::new(own_program().map_err(describe)?);
-    outer.args(own_arguments()).args(["filter", "outer"]).args(command_spec.fields());
+    outer.args(own_arguments()).args(["filter", "outer"]);
+    outer.args(Job { spec: command_spec, words: Vec::new() }.arguments());
     let code = outer.status().map_err(describe)?.code().unwrap_or(FAILED_EXIT_CODE);
     let mut merged = open_for_reading(&merged).map_err(describe)?;
     let mut result = File::create(result).map_err(describe)?;
@@ -248,7 +301,8 @@ impl Drop for ScratchFolder {
 }
 
 /// Enters the process namespace for its children and waits for the inner process.
-fn outer(command_spec: &CommandSpec) -> Result<i32, String> {
+fn outer(job: &Job) -> Result<i32, String> {
+    let command_spec = &job.spec;
     let describe = |error: io::Error| error.to_string();
     // A missing folder could not be kept writable inside a read-only one.
     for rule in command_spec.rules.iter().filter(|rule| rule.access == Access::Writable) {
@@ -267,7 +321,7 @@ fn outer(command_spec: &CommandSpec) -> Result<i32, String> {
         }
     }
     let mut inner = Command::new(own_program().map_err(describe)?);
-    inner.args(own_arguments()).args(["filter", "inner"]).args(command_spec.fields());
+    inner.args(own_arguments()).args(["filter", "inner"]).args(job.arguments());
     if command_spec.level != Level::Full {
         inner.process_group(0);
     }
@@ -280,24 +334,16 @@ fn outer(command_spec: &CommandSpec) -> Result<i32, String> {
 }
 
 /// Confines this process and runs the command.
-fn inner(command_spec: &CommandSpec) -> Result<i32, String> {
-    let mut shell = Command::new(SHELL);
-    shell.arg("-c").arg(&command_spec.script);
-    let is_setting = |name: &str| name.starts_with("GIT_CONFIG_KEY_") || name.starts_with("GIT_CONFIG_VALUE_");
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if GIT_VARIABLES.contains(&&*text) || is_setting(&text) {
-            shell.env_remove(&name);
-        }
-    }
-    confine(command_spec).map_err(|error| error.reason)?;
-    if command_spec.level == Level::Full {
-        let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
-        return wait_for(leader).map(code_of).map_err(|error| error.to_string());
+fn inner(job: &Job) -> Result<i32, String> {
+    let mut process = job.process();
+    let failed = |error: io::Error| format!("{}: {error}", job.process().get_program().display());
+    confine(&job.spec).map_err(|error| error.reason)?;
+    if job.spec.level == Level::Full {
+        return wait_for(start(&mut process).map_err(failed)?).map(code_of).map_err(|error| error.to_string());
     }
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
-    Err(format!("{SHELL}: {}", shell.exec()))
+    Err(failed(process.exec()))
 }
 
 #[allow(clippy::zombie_processes, reason = "the caller reaps all its children by waitpid")]

@@ -32,10 +32,12 @@ impl Verifier {
         self.run_as(command, &self.context).await
     }
 
-    /// Returns the place, the caller and the limits of commands in this folder, which they may write.
+    /// Returns the place, the caller and the limits of commands in this folder, which they may write, except its git folder: it serves
+    /// later merges too.
     pub fn context_in(&self, folder: &Path) -> CommandContext {
         let mut context = self.context.clone();
-        context.rules.push(PathRule::writable(folder));
+        let own = [".git", ".agent"].map(|name| PathRule::read_only(folder.join(name)));
+        context.rules.extend(own.into_iter().chain([PathRule::writable(folder)]));
         context.working_dir = folder.to_owned();
         context
     }

@@ -240,6 +240,11 @@ impl TestRepository {
         }
     }
 
+    /// Gets the team branch's newest commit into a worktree, as a teammate would.
+    pub fn fetch_target(&self, worktree: &Worktree) {
+        git(&worktree.root, &["fetch", "-q", "../..", "+brigade/crew:brigade/crew"]);
+    }
+
     pub async fn clean_up(&self, worktree: &Worktree) -> Option<String> {
         self.repository.clean_up(worktree).await.unwrap()
     }

@@ -73,20 +73,6 @@ async fn sparse_checkout_stays_sparse_and_paths_are_merged() {
 }
 
 #[tokio::test]
-async fn worktree_git_settings_of_teammate_are_refused() {
-    let repo = TestRepository::new().await;
-    repo.git(&["config", "extensions.worktreeConfig", "true"]);
-    repo.git(&["config", "--worktree", "diff.algorithm", "histogram"]);
-    let worktree = repo.provision(1).await;
-    git(&worktree.root, &["config", "--worktree", "filter.own.clean", "touch /tmp/never"]);
-    insert_after(&worktree.root, "f.txt", "line 2", "mine");
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
-    assert!(refused.contains("its own git settings"), "{refused}");
-    git(&worktree.root, &["config", "--worktree", "--unset", "filter.own.clean"]);
-    repo.commit(&worktree).await;
-}
-
-#[tokio::test]
 async fn boundaries_without_worktree_are_read_only() {
     let repo = TestRepository::new().await;
     repo.provision(1).await;
@@ -119,27 +105,16 @@ async fn alternate_object_folders_are_read_only() {
 }
 
 #[tokio::test]
-async fn small_pack_size_limit_does_not_split_packs() {
-    let repo = TestRepository::new().await;
-    repo.git(&["config", "pack.packSizeLimit", "1m"]);
-    let worktree = repo
-        .worktree_with(1, |root| {
-            for file in ["a", "b", "c"] {
-                let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(900_000).collect();
-                fs::write(root.join(file), noise).unwrap();
-            }
-        })
-        .await;
-    assert_eq!(repo.merge(&worktree).await, None);
-}
-
-#[tokio::test]
 async fn conflicting_branch_name_is_avoided_or_refused() {
     let repo = TestRepository::new().await;
     repo.git(&["branch", "brigade-tasks/crew/task-1/below"]);
     let worktree = repo.provision(1).await;
     assert_eq!(worktree.branch, "brigade-tasks/crew/task-1-2");
-    assert!(worktree.warnings.concat().contains("there are branches below"), "{:?}", worktree.warnings);
+    assert!(
+        worktree.warnings.concat().contains("there is a branch brigade-tasks/crew/task-1/below"),
+        "{:?}",
+        worktree.warnings
+    );
     insert_after(&worktree.root, "f.txt", "line 2", "mine");
     repo.commit(&worktree).await;
     assert_eq!(repo.merge(&worktree).await, None);

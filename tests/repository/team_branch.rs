@@ -110,11 +110,11 @@ async fn conflict_with_person_stops_launch_until_resolved() {
     repo.commit_as_person();
     let (before, tip) = (person_snapshot(&repo), repo.team_tip());
     let refused = repo.refused_launch().await;
-    let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge main`";
-    assert!(refused.contains(why), "{refused}");
+    let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge ";
+    assert!(refused.contains(&format!("{why}{}`", &repo.git(&["rev-parse", "main"])[..12])), "{refused}");
     assert_eq!((person_snapshot(&repo), repo.team_tip(), repo.team_status()), (before, tip, String::new()));
     // The person follows the hint. A launch in the middle of the merge loses nothing.
-    assert_ne!(git_output(&repo.team_worktree(), &["merge", "main"]).0, Some(0));
+    assert_ne!(git_output(&repo.team_worktree(), &["merge", &repo.git(&["rev-parse", "main"])]).0, Some(0));
     let conflicted = team_file(&repo, "f.txt");
     repo.refused_launch().await;
     assert_eq!(team_file(&repo, "f.txt"), conflicted);
@@ -122,7 +122,11 @@ async fn conflict_with_person_stops_launch_until_resolved() {
         text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
     });
     git(repo.team_worktree(), &["commit", "-q", "-a", "--no-edit"]);
-    assert_eq!(repo.launch().await, [""; 0]);
+    let notices = repo.launch().await;
+    assert!(
+        notices.len() == 1 && notices[0].ends_with("in .worktrees/crew is merged into brigade/crew"),
+        "{notices:?}"
+    );
     let text = repo.team_file("f.txt");
     assert!(text.contains("of the team") && text.contains("person's"), "{text}");
 }
@@ -151,7 +155,11 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
         let mine = team_file(&repo, file);
         let notice = repo.merge(&worktree).await.unwrap();
         assert!(notice.contains(file) && notice.contains(".worktrees/crew is not updated"), "{case}: {notice}");
-        assert_eq!((team_file(&repo, file), branch_of(&repo.team_worktree())), (mine.clone(), String::new()), "{case}");
+        assert_eq!(
+            (team_file(&repo, file), branch_of(&repo.team_worktree()).as_str()),
+            (mine.clone(), "brigade/crew"),
+            "{case}"
+        );
         assert!(repo.team_file("f.txt").contains("merged"), "{case}");
         assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
         assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
@@ -208,12 +216,9 @@ async fn commit_on_no_branch_in_team_worktree_is_kept() {
     git(repo.team_worktree(), &["switch", "-q", "--detach"]);
     git(repo.team_worktree(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
     let mine = git(repo.team_worktree(), &["rev-parse", "HEAD"]);
-    let notice = repo.merge(&worktree).await.unwrap();
-    assert!(notice.contains("is on no branch") && notice.contains(&mine[..12]), "{notice}");
-    assert_eq!(git(repo.team_worktree(), &["rev-parse", "HEAD"]), mine);
-    // The person follows the hint.
-    git(repo.team_worktree(), &["switch", "-q", "brigade/crew"]);
-    git(repo.team_worktree(), &["merge", "-q", "--no-edit", &mine]);
+    let merge = repo.create_merge(&worktree).await;
+    assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved, "it is merged first");
+    assert_eq!(repo.merge(&worktree).await, None);
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!(repo.git(&["branch", "--contains", &mine, "--format=%(refname:short)"]), "brigade/crew");
 }
@@ -232,13 +237,12 @@ async fn killed_merge_is_before_or_after_at_launch() {
             })
             .await;
         let merge = repo.create_merge(&worktree).await;
-        git(repo.team_worktree(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
         if step > 0 {
             repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
             repo.git(&["update-ref", "refs/brigade/crew/merged/task-1", &merge.commit]);
         }
         if step > 1 {
-            fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
+            fs::write(repo.team_worktree().join(".git/brigade-switching"), &merge.commit).unwrap();
             fs::write(repo.team_worktree().join("new.txt"), if step == 2 { "" } else { "one\ntwo\n" }).unwrap();
             insert_after(&repo.team_worktree(), "f.txt", "line 2", "mine");
         }
@@ -269,9 +273,8 @@ async fn change_of_person_after_killed_switch_is_kept() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| fs::write(root.join("new.txt"), "one\ntwo\n").unwrap()).await;
     let merge = repo.create_merge(&worktree).await;
-    git(repo.team_worktree(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
     repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
-    fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
+    fs::write(repo.team_worktree().join(".git/brigade-switching"), &merge.commit).unwrap();
     fs::write(repo.team_worktree().join("new.txt"), "one\nand what the person wrote\n").unwrap();
     let notices = repo.launch().await;
     assert!(notices.len() == 1 && notices[0].contains("new.txt"), "{notices:?}");
@@ -295,11 +298,11 @@ async fn failed_update_of_team_worktree_is_undone() {
     // Git fails at the second file, as on a full disk.
     repo.git(&["config", "filter.fails.smudge", "false"]);
     repo.git(&["config", "filter.fails.required", "true"]);
-    fs::create_dir_all(repo.path().join(".git/info")).unwrap();
-    fs::write(repo.path().join(".git/info/attributes"), "shut/y filter=fails\n").unwrap();
+    let attributes = repo.team_worktree().join(".git/info/attributes");
+    fs::write(&attributes, "shut/y filter=fails\n").unwrap();
     let published = repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(matches!(published, PublishOutcome::Done(Some(_))), "{published:?}");
-    fs::remove_file(repo.path().join(".git/info/attributes")).unwrap();
+    fs::remove_file(attributes).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
     assert!(repo.team_worktree().join("a.txt").exists() && repo.team_worktree().join("shut/y").exists());
@@ -309,7 +312,7 @@ async fn failed_update_of_team_worktree_is_undone() {
 async fn stale_index_lock_keeps_team_worktree_unchanged() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let lock = repo.path().join(".git/worktrees/crew/index.lock");
+    let lock = repo.team_worktree().join(".git/index.lock");
     fs::write(&lock, "").unwrap();
     let notice = repo.merge(&worktree).await.unwrap();
     assert!(notice.contains("index.lock"), "{notice}");
@@ -331,12 +334,12 @@ async fn removed_or_foreign_team_worktree_is_handled() {
     assert!(repo.merge(&worktree).await.unwrap().contains(".worktrees/crew is missing"));
     assert_eq!(repo.launch().await, [""; 0]);
     assert!(team_file(&repo, "f.txt").contains("second"));
-    repo.git(&["worktree", "remove", ".worktrees/crew"]);
+    fs::remove_dir_all(repo.team_worktree()).unwrap();
     fs::create_dir(repo.team_worktree()).unwrap();
     fs::write(repo.team_worktree().join("precious.txt"), "x").unwrap();
-    let refused = repo.refused_launch().await;
-    assert!(refused.contains("something else is there") && refused.contains("mv .worktrees/crew"), "{refused}");
-    assert_eq!(team_file(&repo, "precious.txt"), "x");
+    let notices = repo.launch().await;
+    assert_eq!(notices, ["something else was in .worktrees/crew; it is in .worktrees/crew.aside-1 now"]);
+    assert_eq!(team_file(&repo, "../crew.aside-1/precious.txt"), "x");
 }
 
 #[tokio::test]
@@ -403,25 +406,18 @@ async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     let merge = repo.create_merge(&worktree).await;
     let before = repo.team_tip();
     let publish = || async { repo.repository.publish(&merge, &task(1)).await };
-    let rebase = repo.path().join(".git/worktrees/crew/rebase-merge");
+    let other = tempfile::tempdir().unwrap();
+    let path = other.path().join("other").display().to_string();
+    repo.git(&["worktree", "add", "-q", "--force", &path, "brigade/crew"]);
+    let rebase = repo.path().join(".git/worktrees/other/rebase-merge");
     fs::create_dir(&rebase).unwrap();
     fs::write(rebase.join("head-name"), "refs/heads/brigade/crew\n").unwrap();
     let refused = publish().await.unwrap_err().to_string();
     assert!(refused.contains("a rebase of brigade/crew is unfinished in"), "{refused}");
     fs::remove_dir_all(&rebase).unwrap();
-    let other = tempfile::tempdir().unwrap();
-    let path = other.path().join("other").display().to_string();
-    repo.git(&["worktree", "add", "-q", "--force", &path, "brigade/crew"]);
     let refused = publish().await.unwrap_err().to_string();
     assert!(refused.contains(&format!("it is checked out in {path}")), "{refused}");
     assert!(open(repo.path()).await.is_err());
-    repo.git(&["worktree", "remove", "--force", &path]);
-    let path = other.path().join(".worktrees/crew").display().to_string();
-    repo.git(&["worktree", "add", "-q", "--force", &path, "brigade/crew"]);
-    let refused = open(repo.path()).await.err().unwrap().to_string();
-    let workspace = other.path().display();
-    assert!(refused.contains(&format!("another team, in the workspace {workspace}, uses this branch")), "{refused}");
-    assert!(refused.contains("hint: rename this team, or set merge_into to another branch"), "{refused}");
     repo.git(&["worktree", "remove", "--force", &path]);
     assert_eq!(repo.team_tip(), before);
     assert_eq!(publish().await.unwrap(), PublishOutcome::Done(None));
@@ -473,44 +469,50 @@ async fn partial_ref_update_keeps_team_worktree_consistent() {
 async fn foreign_worktree_in_own_folder_is_refused() {
     for name in ["crew", "crew.merge"] {
         type Occupy = fn(&Path, &str);
-        let cases: [(&str, Occupy, &str); 4] = [
-            ("a branch", |root, name| drop(git(root, &["worktree", "add", "-q", "-b", "mine", name])), "worktree move"),
-            ("a commit", |root, name| drop(git(root, &["worktree", "add", "-q", "--detach", name])), "worktree move"),
-            ("a folder", |root, name| fs::create_dir(root.join(name)).unwrap(), "mv"),
+        let cases: [(&str, Occupy, bool); 4] = [
+            ("a branch", |root, name| drop(git(root, &["worktree", "add", "-q", "-b", "mine", name])), true),
+            ("a commit", |root, name| drop(git(root, &["worktree", "add", "-q", "--detach", name])), true),
+            ("a folder", |root, name| fs::create_dir(root.join(name)).unwrap(), false),
             (
                 "a link",
                 |root, name| {
                     git(root, &["worktree", "add", "-q", "--detach", "elsewhere"]);
                     std::os::unix::fs::symlink(root.join("elsewhere"), root.join(name)).unwrap();
                 },
-                "mv",
+                false,
             ),
         ];
-        for (case, occupy, command) in cases {
+        for (case, occupy, is_linked) in cases {
             let repo = TestRepository::new().await;
             let folder = format!(".worktrees/{name}");
             fs::create_dir(repo.path().join(".worktrees")).unwrap();
             occupy(repo.path(), &folder);
-            let root = repo.path().join(&folder);
+            let mut root = repo.path().join(&folder);
             // A commit that no branch has, and a file of the person.
             if root.join("f.txt").exists() {
                 git(&root, &["commit", "-q", "--allow-empty", "-m", "Mine"]);
             }
             fs::write(root.join("own.txt"), "own\n").unwrap();
-            let state = || {
+            let state = |root: &Path| {
                 (
                     fs::read(root.join("own.txt")).unwrap(),
                     fs::read(root.join("f.txt")).ok(),
-                    git(&root, &["rev-parse", "HEAD"]),
+                    git(root, &["rev-parse", "HEAD"]),
                 )
             };
-            let before = state();
-            let refused = repo.refused_launch().await;
-            assert!(
-                refused.contains(&format!("`git {command} {folder} ELSEWHERE`").replace("git mv", "mv")),
-                "{case}: {refused}"
-            );
-            assert_eq!(state(), before, "{case}");
+            let before = state(&root);
+            if is_linked {
+                let launched = repo.repository.prepare_launch(Vec::new()).await;
+                let text = launched.map_or_else(
+                    |error| error.to_string(),
+                    |launched| notice_text(launched.notices.into_iter().next().unwrap()),
+                );
+                assert!(text.contains(&format!("`git worktree move {folder} ELSEWHERE`")), "{case}: {text}");
+            } else {
+                repo.launch().await;
+                root.set_file_name(format!("{name}.aside-1"));
+            }
+            assert_eq!(state(&root), before, "{case}");
         }
     }
     let repo = TestRepository::new().await;
@@ -530,11 +532,14 @@ async fn detached_commit_of_person_is_merged_at_launch() {
         git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Mine"]);
         let mine = git(repo.team_worktree(), &["rev-parse", "HEAD"]);
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
-        assert!(status.problems[0].reason.contains("is on no branch"));
+        assert!(status.problems[0].reason.contains("is not on brigade/crew"));
         if line == "line 2" {
             let refused = repo.refused_launch().await;
-            assert!(refused.contains("`git -C .worktrees/crew merge brigade/crew`"), "{refused}");
-            git_output(&repo.team_worktree(), &["merge", "-q", "brigade/crew"]);
+            assert!(
+                refused.contains(&format!("`git -C .worktrees/crew merge {}`", &repo.team_tip()[..12])),
+                "{refused}"
+            );
+            git_output(&repo.team_worktree(), &["merge", "-q", &repo.team_tip()]);
             edit(&repo.team_worktree(), "f.txt", |_| "of the team\nmine\n".to_owned());
             git(repo.team_worktree(), &["add", "f.txt"]);
             let refused = repo.refused_launch().await;
@@ -542,7 +547,10 @@ async fn detached_commit_of_person_is_merged_at_launch() {
             git(repo.team_worktree(), &["commit", "-q", "--no-edit"]);
         }
         let notices = repo.launch().await;
-        assert!(notices.len() == 1 && notices[0].contains("was on no branch"), "{notices:?}");
+        assert!(
+            notices.len() == 1 && notices[0].contains(" in .worktrees/crew is merged into brigade/crew"),
+            "{notices:?}"
+        );
         assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
         repo.git(&["merge-base", "--is-ancestor", &mine, "brigade/crew"]);
         let text = repo.team_file("f.txt");
@@ -608,13 +616,13 @@ async fn merges_missing_on_team_branch_are_reported() {
     };
     let short = |number: usize| recorded[number].commit[..12].to_owned();
     assert_eq!(reported().await, "");
-    git(repo.team_worktree(), &["reset", "-q", "--hard", "main"]);
+    repo.git(&["update-ref", "refs/heads/brigade/crew", "main"]);
     let both = format!("merges of completed tasks are not on brigade/crew: #1 ({}), #2 ({})", short(0), short(1));
-    let command = format!("git -C .worktrees/crew merge {}", short(1));
+    let command = format!("git branch -f brigade/crew {}", short(1));
     let text = reported().await;
     assert!(text.starts_with(&both) && text.contains(&format!("`{command}` adds them")), "{text}");
     // As the hint says.
-    git(repo.team_worktree(), &command.split(' ').skip(3).collect::<Vec<_>>());
+    repo.git(&command.split(' ').skip(1).collect::<Vec<_>>());
     assert_eq!(reported().await, "");
     repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
     let text = reported().await;

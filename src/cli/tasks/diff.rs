@@ -62,8 +62,8 @@ impl Diff {
         }
         // Another program may have written any path.
         let worktree = task.worktree.as_deref().and_then(WorktreeName::of_folder);
-        let worktree = worktree.map(|name| (workspace.join(name.folder()), name.team));
-        let Some((folder, team)) = worktree.filter(|(folder, _)| folder.is_dir()) else {
+        let worktree = worktree.map(|name| (name.folder(), name.team));
+        let Some((folder, team)) = worktree.filter(|(folder, _)| workspace.join(folder).is_dir()) else {
             if task.worktree.is_some() && task.status == TaskStatus::Completed {
                 return Ok(("no file was changed\n".to_owned(), Vec::new()));
             }
@@ -72,10 +72,11 @@ impl Diff {
                 error.hint("only tasks of a team with `isolation = \"worktree\"` have one, once they are worked on")
             );
         };
-        let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: None };
+        let sandbox = context.location.sandbox(None)?;
+        let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox.clone()) };
         // The config may have other teams by now.
         let target = target_ref(context, Some(&team));
-        let diff = |columns| Ok(GitRepository::worktree_diff(&folder, &target, columns, drivers())?);
-        Ok((shown(&diff)?, GitRepository::untracked_files(&folder, drivers())?))
+        let diff = |columns| Ok(GitRepository::worktree_diff(&workspace, &folder, &target, columns, drivers())?);
+        Ok((shown(&diff)?, GitRepository::untracked_files(&workspace, &folder, drivers())?))
     }
 }

@@ -5,6 +5,7 @@
 //! - Environment: Brigade's own without secrets and without `GIT_*` variables, which could redirect git.
 //! - Other programs: git starts none outside of the sandbox. Hooks, monitors, signatures, editors, pagers and transports are off. Filters
 //!   and merge drivers run in the sandbox; see [`super::settings`].
+//! - Sandbox: in the place of a task, where commands can write the git folder too, git itself runs in the sandbox of that place.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
@@ -18,8 +19,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use super::files::failed;
 use super::pipes::{find_pipe, folders_of};
@@ -102,7 +101,7 @@ const LACKS_OBJECT: [&str; 2] = ["lazy fetching disabled", "from promisor remote
 /// Advice for a partial clone that lacks an object.
 const HOW_TO_FETCH: &str = "the repository is a partial clone, and Brigade does not fetch. hint: `git fetch --refetch --no-filter` gets all objects";
 
-/// The paths and settings of a checkout that git works in.
+/// The paths and settings of a checkout that git works in: the person's, or a place of the team with a git folder of its own.
 #[derive(Debug, Clone)]
 pub(super) struct RepoPath {
     /// The git folder of this checkout alone, with its HEAD and its index.
@@ -115,8 +114,8 @@ pub(super) struct RepoPath {
     pub running_lock_file: PathBuf,
     /// The settings that each call gets.
     pub settings: Arc<Settings>,
-    /// Held while the list of worktrees changes or is read: git fails if it finds a half-made worktree.
-    pub worktree_list: Arc<Mutex<()>>,
+    /// `true` for the place of a task: commands can write its git folder, so git runs in the sandbox.
+    pub is_confined: bool,
 }
 
 /// The result of a call.
@@ -297,8 +296,25 @@ impl GitCommand<'_> {
         failure(self.description(), &reason.into())
     }
 
+    /// The program with all arguments.
+    fn words(&self) -> Result<Vec<OsString>, RepositoryError> {
+        let mut words = vec![program().ok_or_else(no_git)?.into()];
+        if let Some(folder) = &self.folder {
+            words.extend(["-C".into(), folder.into()]);
+        }
+        words.extend(SETTINGS.iter().flat_map(|setting| ["-c".into(), OsString::from(setting)]));
+        words.extend(self.arguments.iter().cloned());
+        Ok(words)
+    }
+
     fn command(&self) -> Result<Command, RepositoryError> {
-        let mut command = Command::new(program().ok_or_else(no_git)?);
+        let words = self.words()?;
+        let confined = self.at.filter(|at| at.is_confined).and_then(|at| at.settings.confined(at, &words));
+        let mut command = confined.unwrap_or_else(|| {
+            let mut git = Command::new(&words[0]);
+            git.args(&words[1..]);
+            git
+        });
         command.env_clear().envs(environment().iter().map(|(name, value)| (name, value)));
         if let Some(at) = self.at {
             command.current_dir(&at.work_tree).env("GIT_DIR", &at.git_dir);
@@ -307,16 +323,11 @@ impl GitCommand<'_> {
                 command.envs(at.settings.variables(at)?);
             }
         }
-        if let Some(folder) = &self.folder {
-            command.arg("-C").arg(folder);
-        } else if self.at.is_none() {
+        if self.folder.is_none() && self.at.is_none() {
             // It needs no settings, and a pipe in place of a settings file would block it.
             command.envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_NOSYSTEM", "1")]);
         }
-        for setting in SETTINGS {
-            command.args(["-c", setting]);
-        }
-        command.args(&self.arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // A Ctrl-C in the terminal is for the team. It must not end git in the middle of a step.
         command.process_group(0);
@@ -355,7 +366,7 @@ impl GitCommand<'_> {
             && !self.reads_settings_files
             && let Some(at) = self.at
         {
-            err = at.settings.with_original_values(at, err);
+            err = at.settings.with_original_values(err);
         }
         if code != 0 && LACKS_OBJECT.iter().any(|text| err.contains(text)) {
             err = format!("{}: {HOW_TO_FETCH}", err.trim_end());

@@ -1,14 +1,14 @@
-//! Commits in a worktree: commits the remaining changes, and adds the task's trailers to the commits of teammates on its branch. The
-//! commits of a person are never rewritten.
+//! The commits of a task: commits the remaining changes in its worktree, fetches them into the person's repository, and adds the task's
+//! trailers to the commits of teammates there. The commits of a person are never rewritten.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
 use super::branch::BranchStatus;
 use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::index_flags::clear_skip_worktree;
+use super::queries::identity;
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
 use crate::domain::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
@@ -21,13 +21,9 @@ const NAMED_MAX: usize = 10;
 
 impl RepositoryInner {
     pub(super) fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError> {
-        let Some(at) = self.main.repo_path_of(&worktree.root) else {
+        let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else {
             return Ok(Err(format!("{} is not a worktree any more: it was removed", worktree.name)));
         };
-        if let Some(why) = self.main.tampering(&at).or_else(|| self.main.branch_tampering(&worktree.branch)) {
-            return Ok(Err(format!("cannot commit in the worktree: {why}")));
-        }
-        at.remove_ended_picks()?;
         if let Some(what) = at.unfinished_operation().filter(|what| *what != "merge") {
             return Ok(Err(format!(
                 "a {what} is unfinished in the worktree. Run git {what} --continue or git {what} --abort"
@@ -47,80 +43,72 @@ impl RepositoryInner {
         if let Some(why) = state.unreadable {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
-        let merged = at.merge_heads();
-        let has_committed = (state.is_dirty || !merged.is_empty())
-            && self.commit_all(&at, worktree, summary, &merged, &repositories)?;
+        if state.is_dirty || at.unfinished_operation() == Some("merge") {
+            self.commit_all(&at, worktree, summary, &repositories)?;
+        }
         if let Some(reason) = self.setup.committed_copies(&at, &self.branch)? {
             return Ok(Err(reason));
         }
-        self.add_trailers(&at, worktree, has_committed)
+        let tip = at.head()?;
+        if let Err(reason) = self.main.fetch_from(&at, &tip)? {
+            return Ok(Err(reason));
+        }
+        let new = match self.add_trailers(&tip, worktree)? {
+            Ok(new) => new,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        self.set_branch(&worktree.branch, &new)?;
+        if new != tip {
+            at.git(["update-ref", "--no-deref", &format!("refs/heads/{}", worktree.branch), &new, &tip]).ok()?;
+        }
+        Ok(Ok(new))
     }
 
-    /// Commits all changes as a merge of `merged`, and returns whether there were any. It uses plumbing commands because `git commit`
-    /// writes other files in the git folder and follows a symbolic ref.
+    /// Commits all changes, and ends an unfinished merge.
     fn commit_all(
         &self,
         at: &RepoPath,
         worktree: &Worktree,
         summary: &str,
-        merged: &[String],
         repositories: &[PathBuf],
-    ) -> Result<bool, RepositoryError> {
+    ) -> Result<(), RepositoryError> {
         stage(at, repositories, &[], [])?;
         self.setup.unstage_copies(at, [])?;
-        let output = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
-        let (tip, before) = output.split_once('\n').unwrap_or((&output, ""));
-        let tree = at.git(["write-tree"]).ok()?.line();
-        if tree == before && merged.is_empty() {
-            // Filters may have undone the difference.
-            return Ok(false);
+        let is_merging = at.unfinished_operation().is_some();
+        // Filters may have undone the difference.
+        if !is_merging && at.git(["diff-index", "--cached", "--quiet", "HEAD", "--"]).exit_as_bool()? {
+            return Ok(());
         }
-        let parents: Vec<&str> = std::iter::once(tip).chain(merged.iter().map(String::as_str)).collect();
         let assignment = &worktree.assignment;
         let message = message(&assignment.subject, summary, assignment);
-        let new = at.commit_tree(&[], [&tree, &message], &parents, assignment.signature())?;
-        self.move_branch(worktree, &new, tip)?;
-        for merge_file in ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE"] {
-            // It may not exist.
-            let _ = fs::remove_file(at.git_dir.join(merge_file));
-        }
-        Ok(true)
+        let options = ["commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-F", "-"];
+        at.git(options).input(message).variables(identity(assignment.signature())).ok().map(drop)
     }
 
-    /// Adds the trailers to the commits of teammates that lack them, except to those below a person's commit. `last_has_trailers`: the
-    /// last commit has them. Only messages change, so files and index stay valid.
-    fn add_trailers(
-        &self,
-        at: &RepoPath,
-        worktree: &Worktree,
-        last_has_trailers: bool,
-    ) -> Result<Result<String, String>, RepositoryError> {
-        let tip = at.head()?;
-        let commits = match self.commits_to_rewrite(at)? {
+    /// Adds the trailers to the commits of teammates that lack them, except to those below a person's commit. Returns the new id of `tip`.
+    /// The inner error says that there are too many commits.
+    fn add_trailers(&self, tip: &str, worktree: &Worktree) -> Result<Result<String, String>, RepositoryError> {
+        let commits = match self.commits_to_rewrite(tip)? {
             Ok(commits) => commits,
             Err(reason) => return Ok(Err(reason)),
         };
         let mut rewritten: Vec<(String, String)> = Vec::new();
         for commit in commits {
-            if last_has_trailers && commit == tip && rewritten.is_empty() {
-                break;
-            }
-            let object = at.git(["cat-file", "commit", &commit]).ok()?.out;
+            let object = self.main.git(["cat-file", "commit", &commit]).ok()?.out;
             let Some(object) = with_trailers(&object, &rewritten, &worktree.assignment) else { continue };
-            let new = at.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).ok()?.line();
+            let new = self.main.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).ok()?.line();
             rewritten.push((commit, new));
         }
-        let Some((_, new)) = rewritten.iter().find(|(old, _)| *old == tip) else { return Ok(Ok(tip)) };
-        self.move_branch(worktree, new, &tip)?;
-        Ok(Ok(new.clone()))
+        let new = rewritten.into_iter().find(|(old, _)| *old == tip);
+        Ok(Ok(new.map_or_else(|| tip.to_owned(), |(_, new)| new)))
     }
 
     /// The commits of the branch that no person's commit contains, oldest first: a new id of any other would change the person's commit.
     /// The inner error says that there are too many commits.
-    fn commits_to_rewrite(&self, at: &RepoPath) -> Result<Result<Vec<String>, String>, RepositoryError> {
-        let start = ["log", "--reverse", "--topo-order", "--format=%H %ce", "HEAD"].map(str::to_owned);
+    fn commits_to_rewrite(&self, tip: &str) -> Result<Result<Vec<String>, String>, RepositoryError> {
+        let start = ["log", "--reverse", "--topo-order", "--format=%H %ce", tip].map(str::to_owned);
         let exclude = format!("^{}", self.branch.target_ref());
-        let output = at.git(start.iter().chain([&exclude])).ok()?.line();
+        let output = self.main.git(start.iter().chain([&exclude])).ok()?.line();
         let commits: Vec<(&str, &str)> = output.lines().filter_map(|line| line.split_once(' ')).collect();
         if commits.len() > COMMITS_MAX {
             return Ok(Err(format!("the task branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
@@ -130,8 +118,8 @@ impl RepositoryInner {
         if of_persons.is_empty() {
             return Ok(Ok(commits.into_iter().map(|(commit, _)| commit.to_owned()).collect()));
         }
-        let input = format!("HEAD\n{exclude}\n{of_persons}");
-        let output = at.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
+        let input = format!("{tip}\n{exclude}\n{of_persons}");
+        let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
         Ok(Ok(output.lines().map(str::to_owned).collect()))
     }
 }

@@ -3,7 +3,7 @@
 //! The steps, in this order:
 //!
 //! 1. A commit of everything in the worktree. It is made with an index of its own, so the worktree does not change.
-//! 2. The branch `…/task-<id>-attempt-<n>` at this commit.
+//! 2. The branch `…/task-<id>-attempt-<n>` at this commit, in the person's repository.
 //! 3. The removal of the worktree, and of the task's branch.
 //! 4. A new worktree.
 //!
@@ -12,6 +12,7 @@
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
+use super::branch::recorded_base;
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
 use super::files::{self, copy_index, remove_file};
@@ -56,9 +57,7 @@ impl RepositoryInner {
         if self.attempt_in(worktree) != Some(worktree.assignment.attempt) {
             return Ok(());
         }
-        let Some(at) = self.main.repo_path_of(&worktree.root).filter(|at| self.main.tampering(at).is_none()) else {
-            return Ok(());
-        };
+        let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else { return Ok(()) };
         files::replace(&worktree.root.join(END_FILE), &format!("{} {}\n", worktree.assignment.attempt, digest(&at)?))
     }
 
@@ -96,24 +95,22 @@ impl RepositoryInner {
         warnings: &mut Vec<String>,
     ) -> Result<SetAside, RepositoryError> {
         let Some(failure) = &worktree.assignment.failed else { return Ok(SetAside::Nothing) };
-        if self.main.branch_tampering(&worktree.branch).is_some() {
-            return Ok(SetAside::Nothing);
-        }
         match self.inspect(worktree, &mut Vec::new())? {
-            WorktreeStatus::Own(at) if self.main.tampering(&at).is_none() => {
+            WorktreeStatus::Own(at) => {
                 // Without a state, the worktree is that of the attempt before this one.
                 let last = self.attempt_in(worktree).unwrap_or(worktree.assignment.attempt.saturating_sub(1));
                 if last > failure.attempt {
                     return Ok(SetAside::Nothing);
                 }
-                self.main.restore(&at, &worktree.branch, warnings)?;
+                self.main.update_git_folder(&at.git_dir)?;
+                at.restore(&worktree.branch, tips.own.as_deref().unwrap_or(&tips.target), warnings)?;
                 if self.has_changed_since(&at, worktree, last)? {
                     return Ok(SetAside::ChangedSince);
                 }
-                self.set_aside(&at, worktree, failure)
+                self.set_aside(&at, worktree, tips, failure)
             }
             WorktreeStatus::Missing => self.set_aside_branch(worktree, tips, failure),
-            _ => Ok(SetAside::Nothing),
+            WorktreeStatus::Foreign(_) => Ok(SetAside::Nothing),
         }
     }
 
@@ -135,6 +132,7 @@ impl RepositoryInner {
         &self,
         at: &RepoPath,
         worktree: &Worktree,
+        tips: &BranchTips,
         failure: &FailedAttempt,
     ) -> Result<SetAside, RepositoryError> {
         let repositories = clear_skip_worktree(at)?;
@@ -144,17 +142,19 @@ impl RepositoryInner {
         if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
             return Ok(SetAside::Impossible(reason));
         }
-        let tip = self.main.commit(&format!("refs/heads/{}", worktree.branch))?;
-        let kept = match self.commit_everything(at, worktree, failure, &repositories, tip.as_deref())? {
+        let kept = match self.commit_everything(at, worktree, failure, &repositories)? {
             Ok(kept) => kept,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
+        if let Err(reason) = self.main.fetch_from(at, &kept.commit)? {
+            return Ok(SetAside::Impossible(reason));
+        }
         let branch = match self.keep(&kept, &worktree.assignment, failure)? {
             Ok(branch) => branch,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
-        self.main.remove_worktree(at)?;
-        self.delete_branch(worktree, tip.as_deref())?;
+        self.main.remove_place(&at.work_tree)?;
+        self.delete_branch(worktree, tips.own.as_deref())?;
         Ok(SetAside::Done(branch))
     }
 
@@ -167,9 +167,6 @@ impl RepositoryInner {
     ) -> Result<SetAside, RepositoryError> {
         let assignment = &worktree.assignment;
         let Some(tip) = tips.own.clone() else { return Ok(SetAside::Nothing) };
-        if matches!(self.main.is_checked_out(&worktree.branch), Ok(true)) {
-            return Ok(SetAside::Nothing);
-        }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
             let Some(kept) = self.main.commit(&format!("refs/heads/{branch}"))? else { break };
@@ -191,17 +188,16 @@ impl RepositoryInner {
         })
     }
 
-    /// Commits everything in a worktree, in any state, and moves no branch. The parents are its commit, the tip of its branch and the
-    /// commits of an unfinished merge. The inner error is the reason why something cannot be committed.
+    /// Commits everything in a worktree, in any state, and moves no branch. The parents are its commit, the commits of an unfinished merge,
+    /// and those of its other branches and its stash. The inner error is the reason why something cannot be committed.
     fn commit_everything(
         &self,
         at: &RepoPath,
         worktree: &Worktree,
         failure: &FailedAttempt,
         repositories: &[PathBuf],
-        tip: Option<&str>,
     ) -> Result<Result<KeptCommit, String>, RepositoryError> {
-        let head = at.commit("HEAD")?.or_else(|| self.base_commit(worktree));
+        let head = at.commit("HEAD")?.or_else(|| recorded_base(&worktree.root));
         let head = head.map_or_else(|| self.branch.target_commit(), Ok)?;
         let index = OwnIndex::create(at)?;
         stage(at, repositories, &self.synced(&[]), index.variables())?;
@@ -211,17 +207,13 @@ impl RepositoryInner {
         }
         let tree = at.git(self.synced(&["write-tree"])).variables(index.variables()).ok()?.line();
         let mut parents = vec![head.clone()];
-        if let Some(tip) = tip.filter(|tip| *tip != head)
-            && !self.main.is_ancestor(tip, &head)?
-        {
-            parents.push(tip.to_owned());
-        }
-        for merged in at.merge_heads() {
-            if !parents.contains(&merged) && self.main.commit(&merged)?.is_some() {
-                parents.push(merged);
+        let other = self.main.unfetched_refs(at)?.into_iter().map(|unfetched| unfetched.commit);
+        for commit in at.merge_heads().into_iter().chain(other) {
+            if !parents.contains(&commit) && at.commit(&commit)?.is_some() && !at.is_ancestor(&commit, &head)? {
+                parents.push(commit);
             }
         }
-        let head_tree = self.main.git(["rev-parse", &format!("{head}^{{tree}}")]).ok()?.line();
+        let head_tree = at.git(["rev-parse", &format!("{head}^{{tree}}")]).ok()?.line();
         if parents.len() == 1 && tree == head_tree {
             return Ok(Ok(KeptCommit { commit: head, tree, parents: Vec::new() }));
         }
@@ -248,9 +240,6 @@ impl RepositoryInner {
         }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
-            if self.main.branch_tampering(&branch).is_some() {
-                continue;
-            }
             let name = format!("refs/heads/{branch}");
             match self.main.commit(&name)? {
                 Some(existing) if existing == kept.commit || self.equals(&existing, kept)? => {
@@ -277,7 +266,7 @@ impl RepositoryInner {
     /// Deletes a task's branch, unless it moved or is checked out.
     fn delete_branch(&self, worktree: &Worktree, tip: Option<&str>) -> Result<(), RepositoryError> {
         let Some(tip) = tip else { return Ok(()) };
-        if self.main.is_checked_out(&worktree.branch)? {
+        if self.main.checkout_of(&worktree.branch).is_some() {
             return Ok(());
         }
         let name = format!("refs/heads/{}", worktree.branch);

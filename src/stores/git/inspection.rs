@@ -109,11 +109,27 @@ impl RepoPath {
         // A branch of a failed attempt is not the task's.
         let is_of_task = |branch: &&str| AttemptBranch::of_branch(branch).is_none();
         let branches = found.line().lines().filter(is_of_task).map(str::to_owned).collect();
-        let uncommitted_in = match &task.worktree {
-            Some(folder) if self.has_uncommitted(&self.work_tree.join(folder))? => Some(folder.clone()),
-            _ => None,
-        };
+        let mut branches: Vec<String> = branches;
+        let mut uncommitted_in = None;
+        if let Some(folder) = &task.worktree {
+            let root = self.work_tree.join(folder);
+            if self.has_uncommitted(&root)? {
+                uncommitted_in = Some(folder.clone());
+            }
+            if branches.is_empty() && self.has_unmerged_commits(&root, &format!("refs/heads/{target}"))? {
+                branches.push(format!("HEAD of {folder}"));
+            }
+        }
         Ok(UnmergedWork { branches, uncommitted_in })
+    }
+
+    /// Returns true if a worktree has commits that the branch `target` lacks.
+    fn has_unmerged_commits(&self, worktree: &Path, target: &str) -> Result<bool, RepositoryError> {
+        let Some(at) = self.place_at(worktree).map(Self::confined) else { return Ok(false) };
+        match self.commit_of_ref(target)? {
+            Some(target) => Ok(at.commit("HEAD")?.is_some() && at.commits_beyond(&target)? > 0),
+            None => Ok(false),
+        }
     }
 
     /// Returns true if a folder has uncommitted changes, or is no worktree that git could show them of. Ignored files do not count.
@@ -121,7 +137,7 @@ impl RepoPath {
         if !worktree.is_dir() {
             return Ok(false);
         }
-        let Some(at) = self.repo_path_of(worktree).filter(|at| self.tampering(at).is_none()) else { return Ok(true) };
+        let Some(at) = self.place_at(worktree).map(Self::confined) else { return Ok(true) };
         let options = ["--no-optional-locks", "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"];
         Ok(!at.git(options).ok()?.out.is_empty())
     }

@@ -6,10 +6,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
+use super::branch::recorded_base;
 use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
+use super::git_folder::Head;
 use super::index_flags::REPOSITORY_MODE;
-use super::worktree_list::is_marked;
+use super::places::{Found, is_marked};
 use crate::domain::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, REVIEW_TRAILER, removed_lines};
 use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
@@ -21,12 +23,20 @@ pub(super) const LINES_NAMED_MAX: usize = 20;
 
 impl RepositoryInner {
     pub(super) fn merge(&self, worktree: &Worktree, request: &MergeRequest) -> Result<MergeOutcome, RepositoryError> {
+        let outcome = self.create_merge(worktree, request)?;
+        if matches!(outcome, MergeOutcome::Refused(_))
+            && let Some(at) = self.main.place_at(&worktree.root)
+        {
+            // The refusal names the team branch.
+            self.refresh_target(&at.confined(), &self.branch.target_commit()?)?;
+        }
+        Ok(outcome)
+    }
+
+    fn create_merge(&self, worktree: &Worktree, request: &MergeRequest) -> Result<MergeOutcome, RepositoryError> {
         let tip = request.commit.as_str();
         let _merge_lock = self.merge_lock.lock();
         let [onto, work] = self.merge_inputs(tip)?;
-        if let Some(problem) = self.branch.pack_target(&onto)? {
-            return Ok(MergeOutcome::Refused(problem));
-        }
         let base = self.main.merge_base(&onto, tip)?;
         if base == tip {
             return Ok(MergeOutcome::UpToDate(onto));
@@ -49,10 +59,6 @@ impl RepositoryInner {
         }
         let commit = self.main.commit_tree(&[], [&tree, &text], &[&onto, tip], assignment.signature())?;
         let merge = Merge { onto, commit };
-        // Its objects are now fixed: the checked, the verified and the published commit are the same.
-        if let Some(problem) = self.branch.pack_commit(&merge.commit, &merge.onto)? {
-            return Ok(MergeOutcome::Refused(problem));
-        }
         // If nothing was merged since the branch's base, the merge equals the branch.
         let equals_branch = base == merge.onto && tree == work;
         Ok(match self.refusal(worktree, &merge.onto, [&base, tip, &tree], equals_branch)? {
@@ -148,7 +154,7 @@ impl RepositoryInner {
         [base, onto, tip, tree]: [&str; 4],
         joined: &HashSet<Vec<u8>>,
     ) -> Result<Option<String>, RepositoryError> {
-        let Some(branch_base) = self.base_commit(worktree) else { return Ok(None) };
+        let Some(branch_base) = recorded_base(&worktree.root) else { return Ok(None) };
         if branch_base == onto || branch_base == base || !self.main.is_ancestor(&branch_base, onto)? {
             return Ok(None);
         }
@@ -194,27 +200,40 @@ impl RepositoryInner {
         ))
     }
 
-    /// The scratch worktree, where merges are verified. It is on no branch. If it is on one, a person works there, and it is not used.
-    pub(super) fn find_scratch(&self) -> Result<Option<RepoPath>, RepositoryError> {
-        let is_own = |at: &RepoPath| Ok(is_marked(at) && at.checked_out_branch()?.is_none());
-        self.main.find_own_worktree(&merge_folder(&self.branch.team), is_own)
+    /// The place where merges are verified, as no command could change it. Anything else there is moved aside.
+    fn find_scratch(&self) -> Result<Option<RepoPath>, RepositoryError> {
+        let root = self.main.work_tree.join(merge_folder(&self.branch.team));
+        match self.main.find_place(&root) {
+            Found::Missing => Ok(None),
+            Found::Place(at) if is_marked(&at) => Ok(Some(at)),
+            Found::Place(_) | Found::Other(_) => self.main.move_aside(&root).map(|_| None),
+        }
+    }
+
+    /// Removes the place where merges are verified. A launch begins with a new one.
+    pub(super) fn remove_scratch(&self) -> Result<(), RepositoryError> {
+        self.find_scratch()?.map_or(Ok(()), |at| self.main.remove_place(&at.work_tree))
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
         let _merge_lock = self.merge_lock.lock();
-        let name = merge_folder(&self.branch.team);
+        let root = self.main.work_tree.join(merge_folder(&self.branch.team));
         if let Some(at) = self.find_scratch()? {
-            if self.main.tampering(&at).is_none() && reset_scratch(&at, &merge.commit).is_ok() {
-                return Ok(at.work_tree);
+            if reset_scratch(&at, &merge.commit).is_ok() {
+                return Ok(root);
             }
-            self.main.remove_worktree(&at)?;
+            self.main.remove_place(&root)?;
         }
-        self.main.create_own_worktree(&name, &["--detach", &merge.commit])?;
-        Ok(self.main.work_tree.join(name))
+        self.main.make_place(&root, Head::Detached, &merge.commit, |_| Ok(()))?;
+        Ok(root)
     }
 
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
         let _merge_lock = self.merge_lock.lock();
+        if let Err(error) = self.branch.merge_commits_of_person() {
+            // The launch reports it.
+            tracing::warn!("{error}");
+        }
         let merged = format!("option no-deref\nupdate {} {}\n", self.merged_ref(assignment), merge.commit);
         let reason = format!("brigade: merge {}", assignment.identifier());
         self.branch.move_target(&merge.onto, &merge.commit, &merged, &reason)

@@ -1,6 +1,7 @@
 //! The repository of a workspace, driven by the `git` program: one worktree and one branch for each task, and merges into one branch.
 //!
-//! Worktrees are in `.worktrees/`. The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
+//! Worktrees are in `.worktrees/`, each with a git folder of its own; see [`places`] and [`git_folder`]. Brigade fetches the commit of a
+//! task into the person's repository, and all else happens there: commands cannot write it; see [`write_scope`]. The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
 //! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. A fact that must
 //! survive a kill is a ref, and the merge transaction moves it together with the team branch: `refs/brigade/<team>/merged/task-<id>`, a merge
 //! that the board does not record yet.
@@ -13,21 +14,24 @@ mod branch;
 mod command;
 mod commits;
 mod failed_attempts;
+mod fetching;
 mod files;
 mod former_names;
+mod git_folder;
 mod ignore_rules;
 mod index_flags;
 pub mod inspection;
-mod integrity;
 pub mod leftovers;
+mod lfs;
 mod merge_journal;
 mod merges;
-mod object_check;
 mod opening;
 mod person_merge;
 mod pipes;
+mod places;
 mod queries;
 mod removal;
+mod repair;
 mod resolutions;
 mod review_diff;
 mod settings;
@@ -35,7 +39,6 @@ mod setup;
 pub mod take_over;
 mod team_branch;
 mod team_worktree;
-mod worktree_list;
 mod worktrees;
 mod write_scope;
 mod written_files;
@@ -60,7 +63,7 @@ use crate::ports::{
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
-use command::{RepoPath, text_of};
+use command::RepoPath;
 use opening::open_checked;
 pub use settings::DriverOptions;
 use setup::SetupPlan;
@@ -131,7 +134,12 @@ impl GitRepository {
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = RepositoryInner {
             branch: TeamBranch::new(main.clone(), options.team, target, options.durability),
-            setup: SetupPlan { main: main.clone(), spec: options.setup, timeout: options.setup_timeout },
+            setup: SetupPlan {
+                main: main.clone(),
+                spec: options.setup,
+                timeout: options.setup_timeout,
+                ports_lock: Mutex::default(),
+            },
             main,
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
             states,
@@ -174,20 +182,15 @@ impl RepositoryInner {
         {
             let _merge_lock = self.merge_lock.lock();
             notices.extend(self.main.ignore_run_time_folders().err().map(warning));
-            notices.extend(self.finish_removals().err().map(warning));
-            if let Some(scratch) = self.find_scratch()? {
-                notices.extend(self.main.remove_worktree(&scratch).err().map(warning));
-            }
             self.branch.rename_former_branches()?;
+            notices.extend(self.adopt_linked_worktrees().into_iter().map(warning));
+            notices.extend(self.finish_removals().err().map(warning));
+            notices.extend(self.remove_scratch().err().map(warning));
             self.branch.create_team_branch()?;
-            self.branch.create_team_worktree()?;
-            notices.extend(self.branch.merge_detached_commit()?);
-            notices.extend(self.branch.notice_of_team_worktree(None));
+            notices.extend(self.branch.create_team_worktree()?.map(Notice::Warning));
+            notices.extend(self.branch.merge_commits_of_person()?);
+            notices.extend(self.branch.notice_of_team_worktree());
             notices.extend(self.branch.merge_person_branch()?);
-            match self.branch.pack_loose_objects() {
-                Ok(warnings) => notices.extend(warnings.into_iter().map(Notice::Warning)),
-                Err(error) => notices.push(warning(error)),
-            }
         }
         // A file that cannot be copied is found before any work starts.
         let Setup { port_base, .. } = self.prepare_setup(&SetupPlace::Team)?;
@@ -231,7 +234,7 @@ impl Repository for GitRepository {
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
         self.blocking(|inner| {
             let _merge_lock = inner.merge_lock.lock();
-            inner.branch.update_team_worktree(None)
+            inner.branch.update_team_worktree()
         })
         .await
     }

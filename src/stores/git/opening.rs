@@ -1,7 +1,6 @@
 //! The checks that a repository passes before a team with isolation uses it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::command::{RepoPath, git, git_in, text_of};
 use super::settings::Settings;
@@ -68,13 +67,13 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
     }
     let git_dir = PathBuf::from(git_dir);
     let running_lock_file = git_dir.join(RUNNING_LOCK_FILE);
-    let settings = Settings::new(Path::new(common_dir), workspace, drivers);
+    let settings = Settings::new([&git_dir, Path::new(common_dir), workspace], drivers);
     Ok(RepoPath {
         git_dir,
         common_dir: common_dir.into(),
         work_tree: workspace.to_owned(),
         running_lock_file,
         settings,
-        worktree_list: Arc::default(),
+        is_confined: false,
     })
 }

@@ -53,9 +53,10 @@ impl RepoPath {
         self.git(["merge-base", "--is-ancestor", old, new]).exit_as_bool()
     }
 
-    /// The folders that git keeps for linked checkouts.
-    pub(super) fn linked_git_dirs(&self) -> impl Iterator<Item = PathBuf> + use<> {
-        files::entries(&self.common_dir.join("worktrees"))
+    /// The number of commits of HEAD that `target` lacks.
+    pub(super) fn commits_beyond(&self, target: &str) -> Result<usize, RepositoryError> {
+        let commits = self.git(["rev-list", "--count", "HEAD", &format!("^{target}"), "--"]).ok()?.line();
+        Ok(commits.parse().unwrap_or(0))
     }
 
     /// The existing refs with these names or prefixes, with their commits.
@@ -101,17 +102,11 @@ impl RepoPath {
         options: &[&str],
         [tree, message]: [&str; 2],
         parents: &[&str],
-        [name, email]: [String; 2],
+        author: [String; 2],
     ) -> Result<String, RepositoryError> {
         let parents = parents.iter().flat_map(|parent| ["-p", parent]);
         let call = self.git(options.iter().copied().chain(["commit-tree", tree]).chain(parents).chain(["-F", "-"]));
-        let identity = [
-            ("GIT_AUTHOR_NAME", name.clone()),
-            ("GIT_AUTHOR_EMAIL", email.clone()),
-            ("GIT_COMMITTER_NAME", name),
-            ("GIT_COMMITTER_EMAIL", email),
-        ];
-        Ok(call.input(message).variables(identity).ok()?.line())
+        Ok(call.input(message).variables(identity(author)).ok()?.line())
     }
 
     /// The merge base of two commits, or the empty tree if they have no common history.
@@ -141,4 +136,14 @@ impl RepoPath {
         let start = options.into_iter().chain(prefixes).map(OsString::from);
         Ok(self.git(start.chain(files.iter().map(|file| pathspec("", file)))).ok()?.out)
     }
+}
+
+/// The variables for commits by this author.
+pub(super) fn identity([name, email]: [String; 2]) -> [(&'static str, String); 4] {
+    [
+        ("GIT_AUTHOR_NAME", name.clone()),
+        ("GIT_AUTHOR_EMAIL", email.clone()),
+        ("GIT_COMMITTER_NAME", name),
+        ("GIT_COMMITTER_EMAIL", email),
+    ]
 }

@@ -24,6 +24,18 @@ fn failed(reason: &str) -> RepositoryError {
     RepositoryError::Failed { action: "show the diff".to_owned(), reason: reason.to_owned() }
 }
 
+/// The person's checkout, and the worktree of a task in it.
+fn find_worktree(
+    workspace: &Path,
+    worktree: &str,
+    drivers: DriverOptions,
+) -> Result<(RepoPath, RepoPath), RepositoryError> {
+    let main = find_checkout(workspace, drivers)?;
+    let at = main.place_at(&workspace.join(worktree)).map(RepoPath::confined);
+    let at = at.ok_or_else(|| failed(&format!("{worktree} has no git folder of its own")))?;
+    Ok((main, at))
+}
+
 impl RepoPath {
     /// The diff between two commits.
     fn commit_diff(&self, from: &str, to: &str, summary_columns: Option<usize>) -> Result<String, RepositoryError> {
@@ -92,18 +104,20 @@ impl GitRepository {
     }
 
     /// Returns the diff from the point where the work in a task's worktree began, up to the current content of its tracked
-    /// files. `target` and `summary_columns` are as for [`GitRepository::review_diff`]. Blocks.
+    /// files. `worktree` is relative to the workspace; `target` and `summary_columns` are as for [`GitRepository::review_diff`]. Blocks.
     ///
     /// # Errors
-    /// The folder is no worktree that teams can use, or git fails.
+    /// The folder is no worktree of Brigade, or git fails.
     pub fn worktree_diff(
-        worktree: &Path,
+        workspace: &Path,
+        worktree: &str,
         target: &str,
         summary_columns: Option<usize>,
         drivers: DriverOptions,
     ) -> Result<String, RepositoryError> {
-        let at = find_checkout(worktree, drivers)?;
-        let base = at.git(["merge-base", target, "HEAD"]).ok()?.line();
+        let (main, at) = find_worktree(workspace, worktree, drivers)?;
+        let target = main.git(["rev-parse", "--verify", &format!("{target}^{{commit}}")]).ok()?.line();
+        let base = at.git(["merge-base", &target, "HEAD"]).ok()?.line();
         at.printed_diff(&["--no-optional-locks", "diff", "--ignore-submodules=dirty"], &[&base], summary_columns)
     }
 
@@ -111,8 +125,12 @@ impl GitRepository {
     ///
     /// # Errors
     /// As [`GitRepository::worktree_diff`].
-    pub fn untracked_files(worktree: &Path, drivers: DriverOptions) -> Result<Vec<String>, RepositoryError> {
-        let at = find_checkout(worktree, drivers)?;
+    pub fn untracked_files(
+        workspace: &Path,
+        worktree: &str,
+        drivers: DriverOptions,
+    ) -> Result<Vec<String>, RepositoryError> {
+        let (_, at) = find_worktree(workspace, worktree, drivers)?;
         let files = at.git(["ls-files", "--others", "--exclude-standard", "-z"]).ok()?;
         Ok(files.fields().map(|path| path_of(path).display().to_string()).collect())
     }

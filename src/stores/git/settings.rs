@@ -3,18 +3,20 @@
 //! Teammates' commands can write files that git reads settings from: the user's, and files that the repository's settings include. So git
 //! gets all settings through its environment, which outranks files. The system's and the user's settings are read once, at launch. The
 //! repository's are read again when one of its files changes. Each filter and merge driver is replaced by a command that runs it in the
-//! sandbox; see [`DriverSandbox`].
+//! sandbox; see [`DriverSandbox`]. A git that runs in the sandbox itself gets the original ones.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::command::{GitOutput, RepoPath, path_of};
-use super::write_scope::alternates;
+use super::command::{GitOutput, RepoPath, git_in, path_of};
+use super::git_folder::alternates;
+use super::write_scope::task_rules;
 use crate::domain::access::PathRule;
 use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::platform::stamp_of;
@@ -38,8 +40,6 @@ const PROTECTED_SECTION: &str = "safe";
 const USER_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
 /// The limit of all settings together, in bytes: systems limit a program's environment.
 const BYTES_MAX: usize = 512 * 1024;
-/// The most worktrees with own settings whose listings are cached.
-const LISTINGS_MAX: usize = 100;
 /// The number of attempts to list settings while included files appear.
 const ATTEMPTS_MAX: usize = 3;
 
@@ -52,16 +52,18 @@ pub struct DriverOptions {
     pub launch_sandbox: Option<Sandbox>,
 }
 
+/// The settings of the person's checkout, for all places too.
 #[derive(Debug)]
 pub(super) struct Settings {
+    git_dir: PathBuf,
     common_dir: PathBuf,
-    /// The user's checkout.
+    /// The person's checkout.
     work_tree: PathBuf,
     options: DriverOptions,
     /// The settings of the system and the user.
     user_settings: OnceLock<Vec<Setting>>,
-    /// Listings by git folder: of a checkout with own settings, or the common one.
-    listings: Mutex<HashMap<PathBuf, Arc<Listing>>>,
+    /// The last listing.
+    listing: Mutex<Option<Arc<Listing>>>,
 }
 
 /// All settings, as they were at one time.
@@ -73,6 +75,9 @@ struct Listing {
     included: Vec<PathBuf>,
     /// `true` if the set of included files may change although no file does.
     is_conditional: bool,
+    /// The settings of the repository.
+    of_repository: Vec<Setting>,
+    /// The variables of a git in the person's checkout.
     variables: Variables,
     replaced: Vec<ReplacedSetting>,
 }
@@ -137,14 +142,10 @@ impl Setting {
 }
 
 impl Settings {
-    pub(super) fn new(common_dir: &Path, work_tree: &Path, options: DriverOptions) -> Arc<Self> {
-        Arc::new(Self {
-            common_dir: common_dir.to_owned(),
-            work_tree: work_tree.to_owned(),
-            options,
-            user_settings: OnceLock::new(),
-            listings: Mutex::default(),
-        })
+    pub(super) fn new([git_dir, common_dir, work_tree]: [&Path; 3], options: DriverOptions) -> Arc<Self> {
+        let [git_dir, common_dir, work_tree] = [git_dir, common_dir, work_tree].map(Path::to_owned);
+        let (user_settings, listing) = (OnceLock::new(), Mutex::default());
+        Arc::new(Self { git_dir, common_dir, work_tree, options, user_settings, listing })
     }
 
     /// The environment variables that pass all settings to a call in `at`.
@@ -152,12 +153,29 @@ impl Settings {
     /// # Errors
     /// The settings cannot be listed, are too large, or include a file that a command could replace.
     pub(super) fn variables(&self, at: &RepoPath) -> Result<Variables, RepositoryError> {
-        Ok(self.listing(at)?.variables.clone())
+        let listing = self.listing()?;
+        if at.git_dir == self.git_dir {
+            return Ok(listing.variables.clone());
+        }
+        let user_settings = self.user_settings.get().map_or(&[][..], Vec::as_slice);
+        let drivers = Drivers::of(&passed(user_settings, &listing.of_repository));
+        let replaced = drivers.replaced(&self.driver_runner(&at.common_dir, at.is_confined));
+        encode(user_settings, &listing.of_repository, &replaced)
+    }
+
+    /// A command that runs these words in the sandbox of a task's place. `None` if commands are not confined.
+    pub(super) fn confined(&self, at: &RepoPath, words: &[OsString]) -> Option<Command> {
+        let mut sandbox = self.driver_sandbox();
+        if sandbox.level == Level::Off {
+            return None;
+        }
+        sandbox.rules.extend(task_rules(&at.work_tree));
+        sandbox.command(words)
     }
 
     /// Included files outside of the repository and the workspace. Commands must not write them.
-    pub(super) fn included(&self, at: &RepoPath) -> Result<Vec<PathBuf>, RepositoryError> {
-        Ok(self.listing(at)?.included.clone())
+    pub(super) fn included(&self) -> Result<Vec<PathBuf>, RepositoryError> {
+        Ok(self.listing()?.included.clone())
     }
 
     /// The user's files, other than settings, that git reads. Commands must not write them.
@@ -168,35 +186,33 @@ impl Settings {
     }
 
     /// Puts each driver's original command back into a text of git.
-    pub(super) fn with_original_values(&self, at: &RepoPath, output: String) -> String {
-        let Ok(listing) = self.listing(at) else { return output };
+    pub(super) fn with_original_values(&self, output: String) -> String {
+        let Ok(listing) = self.listing() else { return output };
         listing.replaced.iter().fold(output, |output, ReplacedSetting { value, own, .. }| {
             output.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
         })
     }
 
-    fn listing(&self, at: &RepoPath) -> Result<Arc<Listing>, RepositoryError> {
-        let own = at.git_dir.join("config.worktree");
-        let key = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
-        let mut listings = self.listings.lock();
-        if let Some(cached) = listings.get(key).filter(|cached| cached.is_current()) {
+    fn listing(&self) -> Result<Arc<Listing>, RepositoryError> {
+        let mut last = self.listing.lock();
+        if let Some(cached) = last.as_ref().filter(|cached| cached.is_current()) {
             return Ok(Arc::clone(cached));
         }
-        let listing = Arc::new(self.list(at, vec![self.common_dir.join("config"), own])?);
-        if listings.len() >= LISTINGS_MAX {
-            listings.clear();
-        }
-        listings.insert(key.clone(), Arc::clone(&listing));
+        let files = vec![self.common_dir.join("config"), self.git_dir.join("config.worktree")];
+        let listing = Arc::new(self.list(files)?);
+        *last = Some(Arc::clone(&listing));
         Ok(listing)
     }
 
     /// Lists all settings. If a file changes meanwhile, the next call notices it: its stamp is older than the listing.
-    fn list(&self, at: &RepoPath, mut paths: Vec<PathBuf>) -> Result<Listing, RepositoryError> {
+    fn list(&self, mut paths: Vec<PathBuf>) -> Result<Listing, RepositoryError> {
         for _ in 0..ATTEMPTS_MAX {
             let files: Vec<_> = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
             let is_first = self.user_settings.get().is_none();
             let options = ["config", "--list", "-z", "--show-scope", "--show-origin"];
-            let call = at.git(options).with_settings_files();
+            let place =
+                [("GIT_DIR", &self.git_dir), ("GIT_COMMON_DIR", &self.common_dir), ("GIT_WORK_TREE", &self.work_tree)];
+            let call = git_in(&self.work_tree, options).variables(place).with_settings_files();
             let without_user_files =
                 [("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()), ("GIT_CONFIG_NOSYSTEM", "1".to_owned())];
             let output = if is_first { call } else { call.variables(without_user_files) }.ok()?;
@@ -218,11 +234,13 @@ impl Settings {
                 continue;
             }
             let included = includes.iter().filter_map(|(path, _)| path.as_deref());
-            let (variables, replaced) = self.encode(user_settings, &of_repository)?;
+            let drivers = Drivers::of(&passed(user_settings, &of_repository));
+            let replaced = drivers.replaced(&self.driver_runner(&self.common_dir, false));
             return Ok(Listing {
                 included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
                 is_conditional,
-                variables,
+                variables: encode(user_settings, &of_repository, &replaced)?,
+                of_repository,
                 replaced,
                 files,
             });
@@ -250,38 +268,14 @@ impl Settings {
         )))
     }
 
-    /// The environment variables for these settings, and the settings that Brigade replaces.
-    fn encode(
-        &self,
-        user_settings: &[Setting],
-        of_repository: &[Setting],
-    ) -> Result<(Variables, Vec<ReplacedSetting>), RepositoryError> {
-        let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
-        let trusted = of_repository.iter().filter(|setting| is_trusted(setting));
-        let is_passed = |setting: &&Setting| FILE_ONLY_KEYS.iter().all(|key| key.as_bytes() != setting.key);
-        let all: Vec<&Setting> =
-            user_settings.iter().chain(trusted).filter(|setting| setting.is_needed()).filter(is_passed).collect();
-        let drivers = Drivers::of(&all);
-        let replaced =
-            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.driver_sandbox(), &self.common_dir) };
-        let hooks = hooks_off(of_repository);
-        let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
-        let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
-        let pairs = pairs.chain(hooks.iter().map(|key| (key.as_slice(), b"false".as_slice())));
-        let mut variables: Variables =
-            vec![("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
-        let (mut bytes, mut count) = (0, 0_usize);
-        for (key, value) in pairs {
-            variables.push((format!("GIT_CONFIG_KEY_{count}").into(), path_of(key).into_os_string()));
-            variables.push((format!("GIT_CONFIG_VALUE_{count}").into(), path_of(value).into_os_string()));
-            bytes += key.len() + value.len();
-            count += 1;
+    /// The way in which a git in this repository or place runs drivers.
+    fn driver_runner(&self, common_dir: &Path, is_confined: bool) -> DriverRunner {
+        let sandbox = self.driver_sandbox();
+        if is_confined && sandbox.level != Level::Off && sandbox.program.is_some() {
+            return DriverRunner::InGitsSandbox;
         }
-        if bytes > BYTES_MAX {
-            return Err(unusable(&format!("they have {bytes} bytes, and the limit is {BYTES_MAX}")));
-        }
-        variables.push(("GIT_CONFIG_COUNT".into(), count.to_string().into()));
-        Ok((variables, replaced))
+        let common_dir = common_dir.canonicalize().unwrap_or_else(|_| common_dir.to_owned());
+        DriverRunner::OwnSandbox { sandbox, lfs: common_dir.join("lfs") }
     }
 
     /// The sandbox of drivers. They cannot write the repository, the workspace, or what commands of the launch cannot write.
@@ -297,6 +291,41 @@ impl Settings {
         let rules = own.chain(launch.iter().cloned()).collect();
         DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() }
     }
+}
+
+/// The settings that calls get.
+fn passed<'a>(user_settings: &'a [Setting], of_repository: &'a [Setting]) -> Vec<&'a Setting> {
+    let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
+    let trusted = of_repository.iter().filter(is_trusted);
+    let is_passed = |setting: &&Setting| FILE_ONLY_KEYS.iter().all(|key| key.as_bytes() != setting.key);
+    user_settings.iter().chain(trusted).filter(|setting| setting.is_needed()).filter(is_passed).collect()
+}
+
+/// The environment variables for these settings.
+fn encode(
+    user_settings: &[Setting],
+    of_repository: &[Setting],
+    replaced: &[ReplacedSetting],
+) -> Result<Variables, RepositoryError> {
+    let all = passed(user_settings, of_repository);
+    let hooks = hooks_off(of_repository);
+    let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
+    let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
+    let pairs = pairs.chain(hooks.iter().map(|key| (key.as_slice(), b"false".as_slice())));
+    let mut variables: Variables =
+        vec![("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
+    let (mut bytes, mut count) = (0, 0_usize);
+    for (key, value) in pairs {
+        variables.push((format!("GIT_CONFIG_KEY_{count}").into(), path_of(key).into_os_string()));
+        variables.push((format!("GIT_CONFIG_VALUE_{count}").into(), path_of(value).into_os_string()));
+        bytes += key.len() + value.len();
+        count += 1;
+    }
+    if bytes > BYTES_MAX {
+        return Err(unusable(&format!("they have {bytes} bytes, and the limit is {BYTES_MAX}")));
+    }
+    variables.push(("GIT_CONFIG_COUNT".into(), count.to_string().into()));
+    Ok(variables)
 }
 
 impl Listing {
@@ -319,6 +348,36 @@ struct Filter {
     /// An empty value switches the filter off.
     process: Option<Vec<u8>>,
     is_required: bool,
+}
+
+/// The way in which git runs drivers.
+enum DriverRunner {
+    /// As they are: git itself runs in the sandbox.
+    InGitsSandbox,
+    /// Each in a sandbox. Git LFS alone may write a folder of the repository.
+    OwnSandbox { sandbox: DriverSandbox, lfs: PathBuf },
+}
+
+impl DriverRunner {
+    fn command(&self, kind: DriverKind, name: &[u8], own: &[u8]) -> Vec<u8> {
+        match self {
+            Self::InGitsSandbox => own.to_vec(),
+            Self::OwnSandbox { sandbox, lfs } if name == b"lfs" => {
+                let mut sandbox = sandbox.clone();
+                sandbox.rules.push(PathRule::writable(lfs));
+                sandbox.wrap(kind, own)
+            }
+            Self::OwnSandbox { sandbox, .. } => sandbox.wrap(kind, own),
+        }
+    }
+
+    /// The command of a filter that changes nothing.
+    fn identity(&self) -> Vec<u8> {
+        match self {
+            Self::InGitsSandbox => b"cat".to_vec(),
+            Self::OwnSandbox { sandbox, .. } => sandbox.identity(),
+        }
+    }
 }
 
 impl Drivers {
@@ -349,41 +408,33 @@ impl Drivers {
         drivers
     }
 
-    fn is_empty(&self) -> bool {
-        self.filters.is_empty() && self.merges.is_empty()
-    }
-
     /// The settings that make git run these drivers in the sandbox. All filters are required: otherwise git would continue with unfiltered
-    /// contents if one cannot run. Only Git LFS may write in the repository, in the folder of its objects.
-    fn replaced(&self, sandbox: &DriverSandbox, common_dir: &Path) -> Vec<ReplacedSetting> {
+    /// contents if one cannot run.
+    fn replaced(&self, runner: &DriverRunner) -> Vec<ReplacedSetting> {
         let mut replaced = Vec::new();
         for (name, filter) in &self.filters {
-            let mut sandbox = sandbox.clone();
-            if name == b"lfs" {
-                let common_dir = common_dir.canonicalize().unwrap_or_else(|_| common_dir.to_owned());
-                sandbox.rules.push(PathRule::writable(common_dir.join("lfs")));
-            }
             let mut replace = |part: &str, value: Vec<u8>, own: &[u8]| {
                 let key = [b"filter.", name.as_slice(), b".", part.as_bytes()].concat();
                 replaced.push(ReplacedSetting { key, value, own: own.to_vec() });
             };
             for (part, own) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
                 if !own.is_empty() {
-                    replace(part, sandbox.wrap(DriverKind::Filter, own), own);
+                    replace(part, runner.command(DriverKind::Filter, name, own), own);
                 } else if !filter.is_required {
-                    replace(part, sandbox.identity(), b"cat");
+                    replace(part, runner.identity(), b"cat");
                 }
             }
             match &filter.process {
                 Some(own) if own.is_empty() => continue,
-                Some(own) => replace("process", sandbox.wrap(DriverKind::Process, own), own),
+                Some(own) => replace("process", runner.command(DriverKind::Process, name, own), own),
                 None => {}
             }
             replace("required", b"true".to_vec(), b"true");
         }
         for (name, own) in &self.merges {
             let key = [b"merge.", name.as_slice(), b".driver"].concat();
-            replaced.push(ReplacedSetting { key, value: sandbox.wrap(DriverKind::Merge, own), own: own.clone() });
+            let value = runner.command(DriverKind::Merge, name, own);
+            replaced.push(ReplacedSetting { key, value, own: own.clone() });
         }
         replaced
     }

@@ -12,6 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
+
 use super::RepositoryInner;
 use super::command::{RepoPath, path_of, paths_ended_by, pathspec, text_of};
 use super::commits::list_files;
@@ -19,14 +21,14 @@ use super::files::{self, failed, remove_file};
 use super::index_flags::REPOSITORY_MODE;
 use super::team_branch::TeamBranch;
 use crate::domain::team_spec::SetupSpec;
-use crate::domain::worktree_name::merge_folder;
+use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{PORTS_PER_WORKTREE, PendingSetup, RepositoryError, Setup, SetupPlace};
 
-/// The file in a worktree's git folder with the key of the setup that succeeded there.
-pub(super) const SETUP_FILE: &str = "brigade-setup";
-/// The file in a worktree's git folder with the first of its ports.
-const PORT_FILE: &str = "brigade-port";
+/// The file, in a worktree, with the key of the setup that succeeded there.
+pub(super) const SETUP_FILE: &str = ".agent/setup";
+/// The file, in a worktree, with the first of its ports.
+const PORT_FILE: &str = ".agent/port";
 /// The first port that a worktree gets. All are below the ports that systems give to outgoing connections.
 const PORT_MIN: u16 = 20_000;
 /// The number of worktrees that can have ports.
@@ -52,17 +54,21 @@ pub(super) struct SetupPlan {
     pub spec: SetupSpec,
     /// The time limit of the commands.
     pub timeout: Duration,
+    /// Held while a worktree gets its ports.
+    pub ports_lock: Mutex<()>,
 }
 
 impl RepositoryInner {
     /// Returns the worktree that is set up.
     fn setup_path(&self, place: &SetupPlace) -> Result<RepoPath, RepositoryError> {
-        let root = match place {
-            SetupPlace::Task(root) => root.clone(),
-            SetupPlace::Merge(_) => self.main.work_tree.join(merge_folder(&self.branch.team)),
-            SetupPlace::Team => self.branch.team_worktree().root,
+        let (root, is_confined) = match place {
+            SetupPlace::Task(root) => (root.clone(), true),
+            SetupPlace::Merge(_) => (self.main.work_tree.join(merge_folder(&self.branch.team)), false),
+            SetupPlace::Team => (self.branch.team_worktree().root, false),
         };
-        self.main.repo_path_of(&root).ok_or_else(|| failed("set up", &root, &"it is not a worktree any more"))
+        let at = self.main.place_at(&root);
+        let at = at.ok_or_else(|| failed("set up", &root, &"it is not a worktree any more"))?;
+        Ok(RepoPath { is_confined, ..at })
     }
 
     pub(super) fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError> {
@@ -70,7 +76,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
-        files::replace(&self.setup_path(place)?.git_dir.join(SETUP_FILE), key)
+        files::replace(&self.setup_path(place)?.work_tree.join(SETUP_FILE), key)
     }
 }
 
@@ -104,7 +110,7 @@ impl SetupPlan {
             }
         };
         let key = setup_key(at, &command, &files, &inputs)?;
-        let is_current = files::text(&at.git_dir.join(SETUP_FILE)).is_some_and(|recorded| recorded == key);
+        let is_current = files::text(&at.work_tree.join(SETUP_FILE)).is_some_and(|recorded| recorded == key);
         check_ignored(at, &files)?;
         for file in &files {
             if !is_current || at.work_tree.join(file.path).symlink_metadata().is_err() {
@@ -115,7 +121,7 @@ impl SetupPlan {
             return Ok(None);
         }
         if command.is_empty() {
-            files::replace(&at.git_dir.join(SETUP_FILE), &key)?;
+            files::replace(&at.work_tree.join(SETUP_FILE), &key)?;
             return Ok(None);
         }
         let mut writable = Vec::new();
@@ -172,7 +178,7 @@ impl SetupPlan {
             )));
         }
         let target = &branch.name;
-        let exclude = format!("^{}", branch.target_ref());
+        let exclude = format!("^{}", branch.target_commit()?);
         let options = ["log", "-z", "-m", "--full-history", "--no-renames", "--format=", "--name-only", "HEAD"];
         let start = options.into_iter().chain([exclude.as_str(), "--"]).map(Into::into);
         let output = at.git(start.chain(self.spec.copy.iter().map(|path| pathspec("", path)))).ok()?;
@@ -201,14 +207,15 @@ impl SetupPlan {
         call.variables(variables).ok().map(drop)
     }
 
-    /// Returns the first port of a worktree. The first call reserves ports that no other worktree of the repository has and no program
+    /// Returns the first port of a worktree. The first call reserves ports that no other worktree of the workspace has and no program
     /// of this machine uses.
     fn port_base(&self, at: &RepoPath) -> Result<u16, RepositoryError> {
-        let _worktree_list = self.main.worktree_list.lock();
-        if let Some(port) = recorded_port(&at.git_dir) {
+        let _ports_guard = self.ports_lock.lock();
+        if let Some(port) = recorded_port(&at.work_tree) {
             return Ok(port);
         }
-        let taken: HashSet<u16> = self.main.linked_git_dirs().filter_map(|git_dir| recorded_port(&git_dir)).collect();
+        let places = files::entries(&self.main.work_tree.join(WORKTREES_FOLDER));
+        let taken: HashSet<u16> = places.filter_map(|place| recorded_port(&place)).collect();
         // Repositories do not know the ports of each other, so their worktrees begin at different ones.
         let mut hasher = DefaultHasher::new();
         at.work_tree.hash(&mut hasher);
@@ -222,7 +229,7 @@ impl SetupPlan {
             action: format!("set up {}", at.work_tree.display()),
             reason: format!("no {PORTS_PER_WORKTREE} ports in a row are free"),
         })?;
-        files::replace(&at.git_dir.join(PORT_FILE), &port.to_string())?;
+        files::replace(&at.work_tree.join(PORT_FILE), &port.to_string())?;
         Ok(port)
     }
 }
@@ -234,8 +241,8 @@ fn is_port_free(port: u16) -> bool {
     !loopback.into_iter().any(|address| TcpListener::bind((address, port)).is_err_and(is_used))
 }
 
-fn recorded_port(git_dir: &Path) -> Option<u16> {
-    files::text(&git_dir.join(PORT_FILE))?.parse().ok()
+fn recorded_port(worktree: &Path) -> Option<u16> {
+    files::text(&worktree.join(PORT_FILE))?.parse().ok()
 }
 
 /// Returns a hash of everything that a set-up depends on.
@@ -295,7 +302,7 @@ fn write_copy(at: &RepoPath, file: &CopiedFile<'_>) -> Result<(), RepositoryErro
 /// Returns true if a folder or something below it changed since the worktree was set up. It also does if the worktree was never set up,
 /// or if a folder cannot be read.
 pub(super) fn has_changed_since_setup(at: &RepoPath, folder: &Path) -> bool {
-    let set_up_at = at.git_dir.join(SETUP_FILE).metadata().and_then(|metadata| metadata.modified());
+    let set_up_at = at.work_tree.join(SETUP_FILE).metadata().and_then(|metadata| metadata.modified());
     set_up_at.map_or(true, |time| has_newer_entry(folder, time))
 }
 

@@ -2,17 +2,18 @@
 
 use std::path::Path;
 
+use super::branch::recorded_base;
 use super::command::RepoPath;
 use super::commits::list_files;
 use super::merge_journal::CheckoutMove;
 use super::merges::{MergedTree, merge_trees};
 use super::opening::open_checked;
 use super::person_merge::PersonMerge;
+use super::places::is_marked;
 use super::team_branch::{check_person_branch, checked_target, find_lost_merges};
-use super::worktree_list::is_marked;
-use super::{DriverOptions, GitRepository};
+use super::{DriverOptions, GitRepository, files};
 use crate::domain::dropped_lines::short_commit;
-use crate::domain::worktree_name::{team_branch, team_folder};
+use crate::domain::worktree_name::{WORKTREES_FOLDER, team_branch, team_folder};
 use crate::ports::{RecordedMerge, RepositoryError};
 
 /// The state of a team branch.
@@ -98,6 +99,7 @@ impl GitRepository {
         let main = open_checked(workspace, drivers)?;
         let merge = PersonMerge::open(&main, branch)?;
         let finished = merge.settle_killed()?;
+        take_commits_of_person(&main, branch)?;
         let Some(tip) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else {
             return Err(merge.refused("there is no such branch", "`brigade run` creates it"));
         };
@@ -123,32 +125,38 @@ impl GitRepository {
     }
 }
 
-fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
-    let Some(at) = main.repo_path_of(&main.work_tree.join(folder)) else { return Ok(None) };
-    Ok(match at.checked_out_branch()? {
-        Some(current) if current == branch => None,
-        Some(current) if !is_marked(&at) => Some(TeamBranchProblem {
-            reason: format!("{folder} is on the branch {current}, and Brigade did not create it"),
-            hint: format!("`git worktree move {folder} ELSEWHERE`"),
-        }),
-        Some(current) => Some(TeamBranchProblem {
-            reason: format!("{folder} is on the branch {current}, not on {branch}"),
-            hint: format!("`git -C {folder} switch {branch}`; the next launch does it too"),
-        }),
-        None => {
-            let head = at.head()?;
-            let tip = format!("refs/heads/{branch}");
-            // Without the branch, the next launch creates it.
-            if at.git(["merge-base", "--is-ancestor", &head, &tip]).run()?.code == 1 {
-                return Ok(Some(TeamBranchProblem {
-                    reason: format!("the commit {} in {folder} is on no branch", short_commit(&head)),
-                    hint: format!("the next launch merges it into {branch}"),
-                }));
-            }
-            Some(TeamBranchProblem {
-                reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
-                hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
-            })
+/// Moves a team branch to what the person committed on it in the team worktree. Commits that do not continue the branch wait for the next
+/// launch, which merges them.
+fn take_commits_of_person(main: &RepoPath, branch: &str) -> Result<(), RepositoryError> {
+    let name = format!("refs/heads/{branch}");
+    let Some(tip) = main.commit_of_ref(&name)? else { return Ok(()) };
+    for folder in files::entries(&main.work_tree.join(WORKTREES_FOLDER)) {
+        let Some(at) = main.place_at(&folder).filter(is_marked) else { continue };
+        if at.checked_out_branch()?.as_deref() != Some(branch) {
+            continue;
         }
-    })
+        let head = at.head()?;
+        let is_new = head != tip && recorded_base(&folder).as_ref() != Some(&head);
+        if is_new && at.is_ancestor(&tip, &head)? && main.fetch_from(&at, &head)?.is_ok() {
+            main.git(["update-ref", "-m", "brigade: commits of the person", &name, &head, &tip]).ok()?;
+        }
+    }
+    Ok(())
+}
+
+fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
+    let Some(at) = main.place_at(&main.work_tree.join(folder)).filter(is_marked) else { return Ok(None) };
+    // Without the branch, the next launch creates it.
+    let Some(target) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else { return Ok(None) };
+    let head = at.head()?;
+    if recorded_base(&at.work_tree).as_ref() != Some(&head) && !at.is_ancestor(&head, &target)? {
+        return Ok(Some(TeamBranchProblem {
+            reason: format!("the commit {} in {folder} is not on {branch}", short_commit(&head)),
+            hint: format!("the next launch merges it into {branch}"),
+        }));
+    }
+    Ok((head != target).then(|| TeamBranchProblem {
+        reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
+        hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
+    }))
 }

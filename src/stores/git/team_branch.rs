@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
@@ -11,9 +11,8 @@ use super::command::{RepoPath, failure, git, text_of};
 use super::commits::{list_files, list_names};
 use super::files::{self, failed};
 use super::merges::{MergedTree, merge_trees};
+use super::places::POINTER_FILE;
 use super::take_over::TeamBranchProblem;
-use super::team_worktree::BranchMove;
-use super::worktree_list::POINTER_FILE;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::name::LEAD;
@@ -74,42 +73,56 @@ pub(super) struct MergeObstacle {
 }
 
 /// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the person has it checked out: a commit
-/// there would undo the merge. Only the team worktree may have it checked out, because its files follow.
+/// there would undo the merge. `team_worktree` is the one of earlier versions, which the next launch takes over.
 pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<MergeObstacle> {
     let name = format!("refs/heads/{target}");
-    let head = format!("ref: {name}");
-    let linked = main.linked_git_dirs().filter(|git_dir| *git_dir != main.git_dir);
-    // In a linked checkout, the first one is another checkout.
-    let first = Some(main.common_dir.clone()).filter(|git_dir| *git_dir != main.git_dir && !is_bare(git_dir));
-    for git_dir in [main.git_dir.clone()].into_iter().chain(first).chain(linked) {
-        let place = files::text(&git_dir.join(POINTER_FILE)).unwrap_or_else(|| git_dir.display().to_string());
-        let place = Path::new(place.trim_end().trim_end_matches("/.git"));
-        // Git still lists a removed worktree.
-        if !place.is_dir() {
-            continue;
-        }
+    for Checkout { git_dir, place } in main.checkouts() {
         if is_being_rebased(&git_dir, &name) {
             return Some(MergeObstacle {
                 reason: format!("a rebase of {target} is unfinished in {}", place.display()),
                 hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
             });
         }
-        let is_checked_out = files::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == head);
-        if is_checked_out && !is_same_folder(place, team_worktree) {
-            let worktrees = place.parent().filter(|folder| folder.ends_with(WORKTREES_FOLDER));
-            return Some(match worktrees.and_then(Path::parent) {
-                Some(workspace) => MergeObstacle {
-                    reason: format!("another team, in the workspace {}, uses this branch", workspace.display()),
-                    hint: "rename this team, or set merge_into to another branch".to_owned(),
-                },
-                None => MergeObstacle {
-                    reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
-                    hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
-                },
+        if is_on_branch(&git_dir, target) && !is_same_folder(&place, team_worktree) {
+            return Some(MergeObstacle {
+                reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
+                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
             });
         }
     }
     None
+}
+
+/// A checkout of the person's repository.
+struct Checkout {
+    git_dir: PathBuf,
+    /// Its folder, or its git folder if that is not known.
+    place: PathBuf,
+}
+
+impl RepoPath {
+    /// The existing checkouts of the person's repository, this one first.
+    fn checkouts(&self) -> impl Iterator<Item = Checkout> {
+        let linked = self.linked_git_dirs().filter(|git_dir| *git_dir != self.git_dir);
+        // In a linked checkout, the first one is another checkout.
+        let first = Some(self.common_dir.clone()).filter(|git_dir| *git_dir != self.git_dir && !is_bare(git_dir));
+        let checkout = |git_dir: PathBuf| {
+            let place = files::text(&git_dir.join(POINTER_FILE)).unwrap_or_else(|| git_dir.display().to_string());
+            let place = PathBuf::from(place.trim_end().trim_end_matches("/.git"));
+            Checkout { git_dir, place }
+        };
+        // Git still lists a removed worktree.
+        [self.git_dir.clone()].into_iter().chain(first).chain(linked).map(checkout).filter(|own| own.place.is_dir())
+    }
+
+    /// The folder of a checkout that has this branch checked out.
+    pub(super) fn checkout_of(&self, branch: &str) -> Option<PathBuf> {
+        self.checkouts().find(|checkout| is_on_branch(&checkout.git_dir, branch)).map(|checkout| checkout.place)
+    }
+}
+
+fn is_on_branch(git_dir: &Path, branch: &str) -> bool {
+    files::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == format!("ref: refs/heads/{branch}"))
 }
 
 /// Refuses a launch if the person's branch cannot be merged into `target` now.
@@ -154,8 +167,8 @@ pub(super) struct TeamBranch {
     /// The name without `refs/heads/`.
     pub(super) name: String,
     pub(super) durability: Durability,
-    /// All objects up to this commit are verified and packed.
-    pub(super) verified_commit: Mutex<Option<String>>,
+    /// Its last commit that this process knows. `None` before the launch.
+    pub(super) last_commit: Mutex<Option<String>>,
     /// The last reported reason why the team worktree is not updated.
     pub(super) reported_problem: Mutex<Option<String>>,
 }
@@ -170,7 +183,7 @@ enum PersonMerge {
 
 impl TeamBranch {
     pub(super) fn new(main: RepoPath, team: String, name: String, durability: Durability) -> Self {
-        Self { team, main, name, durability, verified_commit: Mutex::default(), reported_problem: Mutex::default() }
+        Self { team, main, name, durability, last_commit: Mutex::default(), reported_problem: Mutex::default() }
     }
 
     pub(super) fn target_ref(&self) -> String {
@@ -180,10 +193,12 @@ impl TeamBranch {
     /// Creates the team branch at the person's commit, unless it exists.
     pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
         let target = self.target_ref();
-        if self.main.commit_of_ref(&target)?.is_some() {
+        if let Some(commit) = self.main.commit_of_ref(&target)? {
+            *self.last_commit.lock() = Some(commit);
             return Ok(());
         }
         let commit = self.main.head()?;
+        *self.last_commit.lock() = Some(commit.clone());
         let reason = "brigade: the team branch starts here";
         let options = ["update-ref", "--no-deref", "--create-reflog", "-m", reason];
         self.main.git(options.into_iter().chain([target.as_str(), &commit, ""])).ok().map(drop)
@@ -193,7 +208,7 @@ impl TeamBranch {
     pub(super) fn target_commit(&self) -> Result<String, RepositoryError> {
         self.main.commit_of_ref(&self.target_ref())?.ok_or_else(|| {
             let target = &self.name;
-            let last = self.verified_commit.lock().as_deref().map(short_commit).unwrap_or_default().to_owned();
+            let last = self.last_commit.lock().as_deref().map(short_commit).unwrap_or_default().to_owned();
             let reason = format!("cannot merge into {target}: the branch does not exist any more");
             RepositoryError::unusable_until(reason, format!("`git branch {target} {last}`"))
         })
@@ -201,7 +216,7 @@ impl TeamBranch {
 
     /// Replaces the error of a call that failed because the team branch does not exist any more.
     pub(super) fn with_cause(&self, error: RepositoryError) -> RepositoryError {
-        let is_launched = self.verified_commit.lock().is_some();
+        let is_launched = self.last_commit.lock().is_some();
         if is_launched { self.target_commit().err().unwrap_or(error) } else { error }
     }
 
@@ -214,24 +229,33 @@ impl TeamBranch {
         check_person_branch(&self.main, &self.name, person_branch.as_deref())?;
         let theirs = self.main.head()?;
         let name = person_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
-        match self.merge_of_person(&theirs, &name, &name)? {
+        match self.merge_of_person(&theirs, &name, short_commit(&theirs))? {
             PersonMerge::NotNeeded => Ok(None),
             PersonMerge::Merged(notice) => Ok(notice),
         }
     }
 
-    /// Merges a commit that the person made in the team worktree while it was on no branch.
-    pub(super) fn merge_detached_commit(&self) -> Result<Vec<Notice>, RepositoryError> {
-        let Some(theirs) = self.detached_commit()? else { return Ok(Vec::new()) };
-        let target = &self.name;
-        let name = short_commit(&theirs);
-        let PersonMerge::Merged(notice) = self.merge_of_person(&theirs, name, target)? else { return Ok(Vec::new()) };
-        let folder = self.team_worktree().name;
-        let text = format!("the commit {name} in {folder}, which was on no branch, is merged into {target}");
-        Ok([Notice::Info(text)].into_iter().chain(notice).collect())
+    /// Merges the commits that the person made in the team worktree.
+    pub(super) fn merge_commits_of_person(&self) -> Result<Vec<Notice>, RepositoryError> {
+        let Some(at) = self.find_team_worktree() else { return Ok(Vec::new()) };
+        let (target, folder) = (&self.name, self.team_worktree().name);
+        let mut notices = Vec::new();
+        for theirs in self.commits_of_person(&at)? {
+            if let Err(reason) = self.main.fetch_from(&at, &theirs)? {
+                return Err(RepositoryError::Failed { action: format!("take over the commits in {folder}"), reason });
+            }
+            let name = short_commit(&theirs);
+            if let PersonMerge::Merged(notice) =
+                self.merge_of_person(&theirs, name, short_commit(&self.target_commit()?))?
+            {
+                notices.push(Notice::Info(format!("the commit {name} in {folder} is merged into {target}")));
+                notices.extend(notice);
+            }
+        }
+        Ok(notices)
     }
 
-    /// Merges a commit of the person into the team branch. `name` describes the commit. `other` is the branch to merge in the team worktree
+    /// Merges a commit of the person into the team branch. `name` describes the commit. `other` is the commit to merge in the team worktree
     /// if there is a conflict.
     fn merge_of_person(&self, theirs: &str, name: &str, other: &str) -> Result<PersonMerge, RepositoryError> {
         let onto = self.target_commit()?;
@@ -261,7 +285,7 @@ impl TeamBranch {
     ) -> Result<String, RepositoryError> {
         let target = &self.name;
         let folder = self.team_worktree().name;
-        let is_merging = self.find_team_worktree()?.is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
+        let is_merging = self.find_team_worktree().is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         let refused = |why: String| {
             let hint = if is_merging {
                 format!("a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`")
@@ -285,8 +309,7 @@ impl TeamBranch {
     }
 
     /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree. `ref_commands` are further lines
-    /// for `git update-ref --stdin` in the same transaction. Until its files are updated, the worktree is on no branch. So a commit there
-    /// cannot undo the merge, even if a process is killed.
+    /// for `git update-ref --stdin` in the same transaction.
     pub(super) fn move_target(
         &self,
         onto: &str,
@@ -303,7 +326,6 @@ impl TeamBranch {
         if self.target_commit()? != *onto {
             return Ok(PublishOutcome::Moved);
         }
-        self.detach_team_worktree(onto)?;
         let transaction =
             format!("start\noption no-deref\nupdate {target} {commit} {onto}\n{ref_commands}prepare\ncommit\n");
         let update = self.main.git(["update-ref", "--create-reflog", "-m", reason, "--stdin"]);
@@ -314,12 +336,9 @@ impl TeamBranch {
             if self.durability == Durability::Power {
                 self.sync(&self.main.common_dir.join(&target))?;
             }
-            *self.verified_commit.lock() = Some(commit.to_owned());
-        }
-        // A problem with the files there does not affect the branch.
-        let notice = self.notice_of_team_worktree(is_moved.then_some(BranchMove { onto, commit }));
-        if is_moved {
-            Ok(PublishOutcome::Done(notice))
+            *self.last_commit.lock() = Some(commit.to_owned());
+            // A problem with the files there does not affect the branch.
+            Ok(PublishOutcome::Done(self.notice_of_team_worktree()))
         } else if self.target_commit()? == *onto {
             Err(failure(format!("move the branch {}", self.name), &output.err))
         } else {
@@ -373,12 +392,15 @@ pub(super) fn find_lost_merges(
         let commits = lost.iter().map(|merge| merge.commit.as_str());
         let tips = main.git(["merge-base", "--independent"].into_iter().chain(commits)).ok()?.line();
         let tips: Vec<&str> = tips.lines().map(short_commit).collect();
-        let command = if has_target {
-            format!("git -C {} merge {}", team_folder(team), tips.join(" "))
+        let first = tips.first().copied().unwrap_or_default();
+        let command = if !has_target {
+            format!("`git branch {target} {first}` adds them")
+        } else if tips.len() == 1 && main.is_ancestor(&target_ref, first)? {
+            format!("`git branch -f {target} {first}` adds them")
         } else {
-            format!("git branch {target} {}", tips.first().unwrap_or(&""))
+            format!("`git -C {} merge {}` and the next launch add them", team_folder(team), tips.join(" "))
         };
-        hints.push(format!("`{command}` adds them, unless you took them over as other commits"));
+        hints.push(format!("{command}, unless you took them over as other commits"));
     }
     if !gone.is_empty() {
         let ids: Vec<String> = gone.iter().map(|merge| merge.task.0.to_string()).collect();

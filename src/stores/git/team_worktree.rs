@@ -1,22 +1,22 @@
 //! The worktree of the team branch. Its files follow the branch by `git switch`, which refuses to overwrite uncommitted changes. It
-//! then stays on no branch at its earlier commit, until a later call succeeds.
+//! then stays at its earlier commit, until a later call succeeds.
 
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::branch::is_commit;
+use super::branch::{is_commit, record_base, recorded_base};
 use super::command::RepoPath;
 use super::commits::list_files;
 use super::files::{self, remove_file};
+use super::git_folder::Head;
+use super::places::{CHECKOUT_WORKERS, Found, is_marked};
 use super::team_branch::TeamBranch;
-use super::worktree_list::CHECKOUT_WORKERS;
-use super::worktree_list::is_marked;
 use super::written_files::restore_written_files;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
-use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
-use crate::ports::{Durability, RepositoryError, TeamWorktree};
+use crate::domain::worktree_name::team_folder;
+use crate::ports::{RepositoryError, TeamWorktree};
 
 /// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.
 const SWITCHING_FILE: &str = "brigade-switching";
@@ -26,59 +26,55 @@ pub(super) const INDEX_PAUSE: Duration = Duration::from_millis(10);
 /// Parts of git's messages when it refuses to switch before it writes any file.
 const REFUSALS: [&str; 4] = ["Aborting", "index.lock'", "cannot switch branch while", "resolve your current index"];
 
-/// A move of the team branch.
-#[derive(Clone, Copy)]
-pub(super) struct BranchMove<'a> {
-    /// Its commit before.
-    pub(super) onto: &'a str,
-    /// Its commit now.
-    pub(super) commit: &'a str,
-}
-
 impl TeamBranch {
     pub(super) fn team_worktree(&self) -> TeamWorktree {
         let name = team_folder(&self.team);
         TeamWorktree { root: self.main.work_tree.join(&name), name, branch: self.name.clone() }
     }
 
-    /// The worktree of the team branch. One that a person created counts if it has the branch or one of its commits checked out.
-    pub(super) fn find_team_worktree(&self) -> Result<Option<RepoPath>, RepositoryError> {
-        self.main.find_own_worktree(&team_folder(&self.team), |at| {
-            Ok(is_marked(at)
-                || match at.checked_out_branch()? {
-                    Some(branch) => branch == self.name,
-                    None => self.main.is_ancestor(&commit_of_head(at), &self.target_ref())?,
-                })
-        })
+    /// The worktree of the team branch, if Brigade made it.
+    pub(super) fn find_team_worktree(&self) -> Option<RepoPath> {
+        self.main.place_at(&self.team_worktree().root).filter(is_marked)
     }
 
-    /// The commit of the team worktree, if it is on no branch.
-    pub(super) fn detached_commit(&self) -> Result<Option<String>, RepositoryError> {
-        let head = self.find_team_worktree()?.map(|at| commit_of_head(&at));
-        Ok(head.filter(|head| is_commit(head)))
+    /// Creates the team worktree, unless it exists. Anything else there is moved aside, and the text says so.
+    pub(super) fn create_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
+        let TeamWorktree { root, name, branch } = self.team_worktree();
+        let aside = match self.main.find_place(&root) {
+            Found::Place(at) if is_marked(&at) => {
+                self.main.update_git_folder(&at.git_dir)?;
+                return Ok(None);
+            }
+            Found::Missing => None,
+            Found::Place(_) | Found::Other(_) => Some(self.main.move_aside(&root)?),
+        };
+        let commit = self.target_commit()?;
+        self.main.make_place(&root, Head::Branch(&branch), &commit, |root| record_base(root, &commit))?;
+        Ok(aside.map(|aside| {
+            let aside = aside.strip_prefix(&self.main.work_tree).unwrap_or(&aside);
+            format!("something else was in {name}; it is in {} now", aside.display())
+        }))
     }
 
-    /// Creates the team worktree, unless it exists.
-    pub(super) fn create_team_worktree(&self) -> Result<(), RepositoryError> {
-        match self.find_team_worktree()? {
-            Some(_) => Ok(()),
-            None => self.main.create_own_worktree(&team_folder(&self.team), &[&self.name]),
+    /// The commits that the person made in the team worktree: those that it has checked out, or has on its team branch, and that the team
+    /// branch lacks.
+    pub(super) fn commits_of_person(&self, at: &RepoPath) -> Result<Vec<String>, RepositoryError> {
+        let own = recorded_base(&at.work_tree);
+        let branch = at.refs(&[self.target_ref()])?.pop().map(|(_, commit)| commit);
+        let is_on_branch = at.checked_out_branch()?.as_ref() == Some(&self.name);
+        let head = if is_on_branch { None } else { at.commit("HEAD")? };
+        let mut commits = Vec::new();
+        for commit in branch.into_iter().chain(head).filter(|commit| Some(commit) != own.as_ref()) {
+            if !commits.contains(&commit) && !at.is_ancestor(&commit, &self.target_commit()?)? {
+                commits.push(commit);
+            }
         }
-    }
-
-    /// Puts the team worktree on no branch, at the commit `onto` of its files.
-    pub(super) fn detach_team_worktree(&self, onto: &str) -> Result<(), RepositoryError> {
-        let Some(at) = self.find_team_worktree()? else { return Ok(()) };
-        if at.checked_out_branch()?.as_ref() != Some(&self.name) {
-            return Ok(());
-        }
-        at.git(["update-ref", "--no-deref", "-m", "brigade: a merge follows", "HEAD", onto]).ok()?;
-        if self.durability == Durability::Power { self.sync(&at.git_dir.join("HEAD")) } else { Ok(()) }
+        Ok(commits)
     }
 
     /// A notice if the files of the team worktree stay at an earlier commit. Each reason is reported once.
-    pub(super) fn notice_of_team_worktree(&self, moved: Option<BranchMove<'_>>) -> Option<Notice> {
-        let problem = self.update_team_worktree(moved).unwrap_or_else(|error| Some(error.to_string()));
+    pub(super) fn notice_of_team_worktree(&self) -> Option<Notice> {
+        let problem = self.update_team_worktree().unwrap_or_else(|error| Some(error.to_string()));
         let mut reported = self.reported_problem.lock();
         if *reported == problem {
             return None;
@@ -87,42 +83,25 @@ impl TeamBranch {
         problem.map(Notice::Warning)
     }
 
-    /// Updates the files of the team worktree to the team branch's commit. Returns the reason if git cannot. `moved` is a move of the
-    /// branch that was just made: it saves calls of git.
-    pub(super) fn update_team_worktree(
-        &self,
-        moved: Option<BranchMove<'_>>,
-    ) -> Result<Option<String>, RepositoryError> {
+    /// Updates the files of the team worktree to the team branch's commit. Returns the reason if git cannot.
+    pub(super) fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
         let target = &self.name;
         let folder = self.team_worktree().name;
-        let Some(at) = self.find_team_worktree()? else {
+        let Some(at) = self.find_team_worktree() else {
             return Ok(Some(format!("{folder} is missing: the next launch creates it")));
         };
         self.restore_interrupted_switch(&at)?;
-        match at.checked_out_branch()? {
-            Some(branch) if branch == *target => return Ok(None),
-            Some(branch) if branch.starts_with(TASK_BRANCHES) => {
-                let hint = format!("hint: `git -C {folder} switch {target}`");
-                return Ok(Some(format!(
-                    "{folder} is not updated: the task branch {branch} is checked out there. {hint}"
-                )));
-            }
-            Some(_) => {}
-            None => {
-                let head = commit_of_head(&at);
-                let is_before = moved.is_some_and(|moved| moved.onto == head);
-                if !is_before && !self.main.is_ancestor(&head, &self.target_ref())? {
-                    let head = short_commit(&head);
-                    return Ok(Some(format!(
-                        "{folder} is not updated: its commit {head} is on no branch. hint: the next launch merges it into {target}"
-                    )));
-                }
-            }
+        let commit = self.target_commit()?;
+        let is_on_branch = at.checked_out_branch()?.as_ref() == Some(target);
+        if is_on_branch && at.refs(&[self.target_ref()])?.pop().is_some_and(|(_, current)| current == commit) {
+            return record_base(&at.work_tree, &commit).map(|()| None);
         }
-        let commit = match moved {
-            Some(moved) => moved.commit.to_owned(),
-            None => self.target_commit()?,
-        };
+        if let Some(theirs) = self.commits_of_person(&at)?.first() {
+            let theirs = short_commit(theirs);
+            return Ok(Some(format!(
+                "{folder} is not updated: its commit {theirs} is not on {target}. hint: the next launch merges it into {target}"
+            )));
+        }
         let problem = self.switch(&at, &commit)?;
         Ok(problem.map(|why| {
             format!(
@@ -137,8 +116,8 @@ impl TeamBranch {
         files::write(&marker, commit)?;
         let started_at = Instant::now();
         let output = loop {
-            let options = ["-c", CHECKOUT_WORKERS, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore"];
-            let output = at.git(options.iter().chain(&[self.name.as_str()])).run()?;
+            let options = ["-c", CHECKOUT_WORKERS, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore", "-C"];
+            let output = at.git(options.iter().chain(&[self.name.as_str(), commit])).run()?;
             // For example, an editor that runs `git status` holds it for an instant.
             let is_locked = output.code != 0 && output.err.contains("index.lock'");
             if !is_locked || started_at.elapsed() > INDEX_WAIT {
@@ -151,7 +130,10 @@ impl TeamBranch {
             self.restore_interrupted_switch(at)?;
         }
         remove_file(&marker)?;
-        Ok((output.code != 0).then(|| describe_refusal(&output.err)))
+        if output.code != 0 {
+            return Ok(Some(describe_refusal(&output.err)));
+        }
+        record_base(&at.work_tree, commit).map(|()| None)
     }
 
     /// Restores the files that a killed `git switch` wrote.
@@ -162,11 +144,6 @@ impl TeamBranch {
         }
         remove_file(&marker)
     }
-}
-
-/// The commit of a worktree without a branch. This file has it then; see gitrepository-layout(5).
-fn commit_of_head(at: &RepoPath) -> String {
-    files::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned()
 }
 
 /// Git's refusal to switch or merge, shortened to the names of the files if it names any. They are on lines of their own.

@@ -1,37 +1,32 @@
-//! Worktrees: created for a task, and found again for its next attempt. A dirty worktree, or one that is not the task's, is neither
-//! changed nor removed.
+//! The worktrees of tasks: made for a task, and found again for its next attempt. A dirty worktree, or one that is not the task's, is
+//! neither changed nor removed.
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::RepositoryInner;
-use super::branch::BranchStatus;
-use super::command::{RepoPath, text_of};
-use super::files::{self, failed, remove_file, remove_folder};
-use super::ignore_rules::ignore_contents;
+use super::branch::{BranchStatus, record_base, recorded_base};
+use super::command::RepoPath;
+use super::files::{self, failed, remove_file};
+use super::git_folder::Head;
 use super::index_flags::clear_skip_worktree;
-use super::integrity::is_unfinished;
+use super::places::Found;
 use super::setup::SETUP_FILE;
-use super::worktree_list::CHECKOUT_WORKERS;
 use crate::domain::dropped_lines::{REPORT_TRAILER, REVIEW_TRAILER};
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
 use crate::ports::{Assignment, LeftoverWork, MergeRequest, RepositoryError, Worktree, WorktreeOutcome};
-use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
+use crate::stores::file::worktree::WorktreeError;
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
 /// Failed preparations of a worktree after which the next name is used.
 const FAILURES_MAX: u32 = 3;
-/// Prefix of a marker file next to a worktree. It exists from the start of the creation until the worktree has a state file.
-const CREATION_PREFIX: &str = ".making-";
-/// Brigade's folder in each worktree.
-const AGENT_FOLDER: &str = ".agent";
 /// A marker in a worktree without own changes. It exists while git moves the worktree to the target branch's commit.
 pub(super) const UPDATING_FILE: &str = ".agent/updating";
 
@@ -40,9 +35,11 @@ pub(super) struct BranchTips {
     /// The task branch, if it exists.
     pub own: Option<String>,
     /// The target branch.
-    target: String,
+    pub target: String,
     /// A merge that the board does not record yet.
     merged: Option<String>,
+    /// A branch whose name begins with the task branch's and `/`: git cannot hold both.
+    below: Option<String>,
 }
 
 /// The state of the path at which a worktree is expected.
@@ -50,8 +47,6 @@ pub(super) enum WorktreeStatus {
     Missing,
     /// The worktree of the task.
     Own(RepoPath),
-    /// A worktree whose git was killed before a teammate worked in it. `None`: git does not list it.
-    Unfinished(Option<RepoPath>),
     /// Something else: the reason why it is not used.
     Foreign(String),
 }
@@ -143,16 +138,11 @@ impl RepositoryInner {
             return Ok(None);
         }
         let Some((at, is_new)) = self.find_or_create(&worktree, &tips, warnings)? else { return Ok(None) };
-        self.write_state(&worktree, warnings)?;
-        remove_file(&creation_marker(&worktree))?;
         if let Some(work) = merge {
             worktree.warnings = std::mem::take(warnings);
             return Ok(Some(WorktreeOutcome::Merged { work, worktree }));
         }
-        if is_new {
-            // A new branch has no own commits.
-            self.record_base(&worktree, &tips.target)?;
-        } else {
+        if !is_new {
             self.continue_branch(&at, &mut worktree, &tips.target)?;
         }
         worktree.warnings = std::mem::take(warnings);
@@ -164,11 +154,11 @@ impl RepositoryInner {
         let merged = self.merged_ref(&worktree.assignment);
         let mut refs: HashMap<String, String> = self.main.refs(&[&own, &target, &merged])?.into_iter().collect();
         let target = refs.remove(&target).map_or_else(|| self.branch.target_commit(), Ok)?;
-        Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
+        let below = refs.keys().find(|name| name.starts_with(&format!("{own}/"))).cloned();
+        Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged), below })
     }
 
-    /// Finds or creates the worktree on its branch. Returns its paths and whether its branch is new, or `None` if the next name must be
-    /// tried.
+    /// Finds or creates the worktree on its branch. Returns its paths and whether it is new, or `None` if the next name must be tried.
     fn find_or_create(
         &self,
         worktree: &Worktree,
@@ -176,39 +166,30 @@ impl RepositoryInner {
         warnings: &mut Vec<String>,
     ) -> Result<Option<(RepoPath, bool)>, RepositoryError> {
         let name = &worktree.name;
-        let is_new = tips.own.is_none();
-        if let Some(why) = self.main.branch_tampering(&worktree.branch) {
-            warnings.push(format!("{name} is not used: {why}"));
+        if let Some(below) = &tips.below {
+            let below = below.trim_start_matches("refs/heads/");
+            warnings.push(format!("{name} is not used: there is a branch {below}"));
             return Ok(None);
         }
-        let prepared = match self.inspect(worktree, warnings)? {
-            WorktreeStatus::Foreign(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
-            WorktreeStatus::Own(at) => match self.main.tampering(&at) {
-                Some(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
-                None => {
-                    self.main.restore(&at, &worktree.branch, warnings)?;
-                    match self.checkout_branch(&at, worktree)? {
-                        BranchStatus::AlreadyOnBranch => {}
-                        BranchStatus::Switched(how) => warnings.push(format!("{name}: {how}")),
-                        BranchStatus::OffBranch(why) => warnings.push(format!("{name}: {why}")),
-                    }
-                    Ok((at, false))
-                }
-            },
-            WorktreeStatus::Unfinished(at) => {
-                warnings.push(format!("{name} was incomplete because git was killed; it is created again"));
-                match at {
-                    Some(at) => self.main.remove_worktree(&at)?,
-                    None => remove_folder(&worktree.root)?,
-                }
-                Ok((self.create(worktree, tips)?, is_new))
+        match self.inspect(worktree, warnings)? {
+            WorktreeStatus::Foreign(why) => {
+                warnings.push(format!("{name} stays unchanged ({why}); another worktree is used"));
+                Ok(None)
             }
-            WorktreeStatus::Missing if tips.own.is_some() && self.main.is_checked_out(&worktree.branch)? => {
-                Err(format!("the branch {} is checked out elsewhere; another worktree is used", worktree.branch))
+            WorktreeStatus::Own(at) => {
+                self.main.update_git_folder(&at.git_dir)?;
+                at.restore(&worktree.branch, tips.own.as_deref().unwrap_or(&tips.target), warnings)?;
+                self.refresh_target(&at, &tips.target)?;
+                match self.checkout_branch(&at, worktree)? {
+                    BranchStatus::AlreadyOnBranch => {}
+                    BranchStatus::Switched(how) => warnings.push(format!("{name}: {how}")),
+                    BranchStatus::OffBranch(why) => warnings.push(format!("{name}: {why}")),
+                }
+                self.write_state(&worktree.root, &worktree.assignment)?;
+                Ok(Some((at, false)))
             }
-            WorktreeStatus::Missing => Ok((self.create(worktree, tips)?, is_new)),
-        };
-        Ok(prepared.map_err(|warning| warnings.push(warning)).ok())
+            WorktreeStatus::Missing => Ok(Some((self.create(worktree, tips)?, tips.own.is_none()))),
+        }
     }
 
     /// Counts the unmerged work of an earlier attempt. A worktree without any is moved to the target branch's current commit.
@@ -219,18 +200,19 @@ impl RepositoryInner {
         if worktree.leftover_work.is_none() && is_on_own_branch {
             let marker = worktree.root.join(UPDATING_FILE);
             files::write(&marker, target)?;
-            at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
-            if self.base_commit(worktree).as_deref() != Some(target) {
-                remove_file(&at.git_dir.join(SETUP_FILE))?;
+            at.git(["merge", "--quiet", "--ff-only", target]).ok()?;
+            if recorded_base(&worktree.root).as_deref() != Some(target) {
+                remove_file(&worktree.root.join(SETUP_FILE))?;
             }
-            self.record_base(worktree, target)?;
+            record_base(&worktree.root, target)?;
+            self.set_branch(&worktree.branch, target)?;
             return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }
-        let base = self.base_commit(worktree);
-        let is_known = base.map_or(Ok(false), |base| Ok(self.main.commit(&base)?.is_some()))?;
+        let base = recorded_base(&worktree.root);
+        let is_known = base.map_or(Ok(false), |base| Ok(at.commit(&base)?.is_some()))?;
         if !is_known {
             // The worktree's folder was created again, so its base file is missing. The merge base replaces it.
-            self.record_base(worktree, &self.main.merge_base(target, &at.head()?)?)?;
+            record_base(&worktree.root, &at.merge_base(target, &at.head()?)?)?;
         }
         Ok(())
     }
@@ -253,40 +235,15 @@ impl RepositoryInner {
         worktree: &Worktree,
         warnings: &mut Vec<String>,
     ) -> Result<WorktreeStatus, RepositoryError> {
-        match worktree.root.symlink_metadata() {
-            Err(_) => return Ok(WorktreeStatus::Missing),
-            Ok(metadata) if !metadata.is_dir() => return Ok(WorktreeStatus::Foreign("it is not a folder".to_owned())),
-            Ok(_) => {}
-        }
-        let has_state = self
-            .states
-            .read(&worktree.root)
-            .map_or_else(|error| !matches!(error, WorktreeError::NotFound { .. }), |_| true);
-        if !has_state && creation_marker(worktree).exists() {
-            let at = self.main.repo_path_of(&worktree.root);
-            if let Some(at) = &at
-                && !is_unfinished(at)
-                && self.has_been_worked_in(at)?
-            {
-                return Ok(WorktreeStatus::Foreign("it has changes, but no task has started in it".to_owned()));
-            }
-            return Ok(WorktreeStatus::Unfinished(at));
-        }
-        let Some(at) = self.main.repo_path_of(&worktree.root) else {
-            // A git that is killed in its first steps leaves an empty folder.
-            if fs::remove_dir(&worktree.root).is_ok() {
-                return Ok(WorktreeStatus::Missing);
-            }
-            return Ok(WorktreeStatus::Foreign("it is not a worktree of this repository".to_owned()));
+        let at = match self.main.find_place(&worktree.root) {
+            Found::Missing => return Ok(WorktreeStatus::Missing),
+            Found::Other(why) => return Ok(WorktreeStatus::Foreign(why)),
+            Found::Place(at) => at.confined(),
         };
         match self.states.read_expect(&worktree.root, &worktree.assignment.identifier()) {
             Ok(_) => return Ok(WorktreeStatus::Own(at)),
             Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
                 return Ok(WorktreeStatus::Foreign(format!("its state file names `{}`", loaded.issue_identifier)));
-            }
-            // Git locks a worktree until it has created it.
-            Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => {
-                return Ok(WorktreeStatus::Unfinished(Some(at)));
             }
             Err(WorktreeError::NotFound { .. }) => {}
             Err(WorktreeError::Malformed { reason, .. }) => {
@@ -304,48 +261,20 @@ impl RepositoryInner {
         Ok(WorktreeStatus::Foreign(format!("it has no state file, and {branch} is checked out in it")))
     }
 
-    /// Returns true if the worktree holds more than git wrote when it created it. Missing files do not count.
-    fn has_been_worked_in(&self, at: &RepoPath) -> Result<bool, RepositoryError> {
-        let output = at.changes(&[])?;
-        let is_own =
-            |entry: &[u8]| entry.strip_prefix(b"?? ").is_some_and(|path| path.starts_with(AGENT_FOLDER.as_bytes()));
-        let is_change = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ") && !is_own(entry);
-        Ok(output.fields().any(is_change)
-            || self.count_leftovers(at, &self.branch.target_ref())?.is_some_and(|work| work.commits > 0))
-    }
-
-    /// Creates a worktree. It uses the task's branch if there is one, otherwise a new branch.
+    /// Creates a worktree. It continues the task's branch in the person's repository if there is one.
     fn create(&self, worktree: &Worktree, tips: &BranchTips) -> Result<RepoPath, RepositoryError> {
-        let root = text_of(&worktree.root);
-        let marker = creation_marker(worktree);
-        self.main.repair_branch_lock(&worktree.branch, &mut Vec::new())?;
-        let created = marker.parent().map_or(Ok(()), fs::create_dir_all);
-        created.map_err(|error| failed("write", &marker, &error))?;
-        files::write(&marker, "")?;
-        // Forced because git may still list a removed worktree; twice because that entry may be locked. Without a reflog, because a command
-        // can replace its file by a link, which git would follow. Several processes write many files faster.
-        let start = ["-c", "core.logAllRefUpdates=false", "-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet"];
-        let force = ["--force", "--force"];
-        // The commit id, so that git sets no upstream for the new branch.
-        let what = match tips.own {
-            Some(_) => vec![root.as_str(), &worktree.branch],
-            None => vec!["-b", &worktree.branch, &root, &tips.target],
+        let commit = tips.own.as_ref().unwrap_or(&tips.target);
+        self.set_branch(&worktree.branch, commit)?;
+        let finish = |root: &Path| {
+            if tips.own.is_none() {
+                record_base(root, &tips.target)?;
+            }
+            self.write_state(root, &worktree.assignment)
         };
-        {
-            let _worktree_list = self.main.worktree_list.lock();
-            self.main.git(start.iter().chain(&force).chain(&what)).ok()?;
-        }
-        self.main.repo_path_of(&worktree.root).ok_or_else(|| RepositoryError::Failed {
-            action: format!("create {}", worktree.name),
-            reason: "git does not list it".to_owned(),
-        })
+        Ok(self.main.make_place(&worktree.root, Head::Branch(&worktree.branch), commit, finish)?.confined())
     }
 
-    fn write_state(&self, worktree: &Worktree, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let assignment = &worktree.assignment;
-        let folder = worktree.root.join(AGENT_FOLDER);
-        fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, &error))?;
-        ignore_contents(&folder)?;
+    fn write_state(&self, root: &Path, assignment: &Assignment) -> Result<(), RepositoryError> {
         let now = self.clock.now().0;
         let change = |state: &mut WorktreeState| -> Result<(), std::convert::Infallible> {
             assign(state, assignment);
@@ -359,29 +288,23 @@ impl RepositoryInner {
             state.last_heartbeat = now;
             Ok(())
         };
-        let written = match self.states.update(&worktree.root, change) {
+        let written = match self.states.update(root, change) {
             Err(WorktreeError::Malformed { .. }) => {
                 let mut fresh = WorktreeState::default();
                 // `change` returns no error.
                 let _ = change(&mut fresh);
-                self.states.write(&worktree.root, fresh)
+                self.states.write(root, fresh)
             }
             written => written,
         };
-        if let Err(error) = written {
-            let path = WorktreeStore::path(&worktree.root);
-            warnings.push(format!("cannot write {}: {error}", path.display()));
-            return Err(failed("write the state of", &worktree.root, &error));
-        }
-        Ok(())
+        written.map(drop).map_err(|error| failed("write the state of", root, &error))
     }
 
     /// Counts an earlier attempt's unmerged commits and uncommitted files. `None` if there are none.
     fn count_leftovers(&self, at: &RepoPath, target: &str) -> Result<Option<LeftoverWork>, RepositoryError> {
         clear_skip_worktree(at)?;
         let files = at.changes(&[])?.fields().count();
-        let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
-        let commits: usize = commits.parse().unwrap_or(0);
+        let commits = at.commits_beyond(target)?;
         let is_merging = at.git_dir.join("MERGE_HEAD").exists();
         let is_empty = commits == 0 && files == 0 && !is_merging;
         Ok(if is_empty { None } else { Some(LeftoverWork { commits, files, is_merging }) })
@@ -415,8 +338,6 @@ impl RepositoryInner {
             }
             // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
             let warning = match self.inspect(&other, &mut Vec::new())? {
-                WorktreeStatus::Unfinished(Some(at)) => self.main.remove_worktree(&at).map(|()| None)?,
-                WorktreeStatus::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
                 WorktreeStatus::Own(_) => self.remove(&other)?,
                 WorktreeStatus::Missing | WorktreeStatus::Foreign(_) => None,
             };
@@ -435,9 +356,4 @@ pub(super) fn assign(state: &mut WorktreeState, assignment: &Assignment) {
     state.work_type = "development".to_owned();
     state.attempt_count = i64::from(assignment.attempt);
     state.worker_id.clone_from(&assignment.worker);
-}
-
-fn creation_marker(worktree: &Worktree) -> PathBuf {
-    let name = worktree.root.file_name().unwrap_or_default().to_string_lossy();
-    worktree.root.with_file_name(format!("{CREATION_PREFIX}{name}"))
 }

@@ -1,0 +1,212 @@
+//! The git folder of a place: a clone of the person's repository with its own index, refs and HEAD, which borrows all objects.
+//!
+//! Git's own `clone --local` takes twice the time, and its hard links would let a command change the packs of the person's repository
+//! through its own link. See gitrepository-layout(5) for the files, and git-config(1), Includes.
+//!
+//! Commands cannot write `config` and `commondir` there; see [`super::write_scope`]. `commondir` names the git folder itself: another
+//! one would have settings that any git runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::command::{RepoPath, path_of};
+use super::files::{self, failed};
+use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::ports::RepositoryError;
+
+/// The file that names the git folder with the shared files, such as `config`.
+pub(super) const COMMON_FILE: &str = "commondir";
+/// Files of the person's checkout and of its repository that a place gets as they are, relative to the git folder.
+const COPIED_FILES: [&str; 4] = ["info/sparse-checkout", "info/exclude", "info/attributes", "shallow"];
+/// The largest file that is copied, in bytes. A shallow repository has a line for each of its oldest commits.
+const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The most object folders that are followed. Git itself follows only a few.
+const ALTERNATES_MAX: usize = 100;
+/// The refs of the person's repository that a place starts with.
+const COPIED_REFS: [&str; 3] = ["refs/heads", "refs/tags", "refs/remotes"];
+
+/// What a place has checked out.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Head<'a> {
+    /// This branch, at the commit.
+    Branch(&'a str),
+    /// The commit, on no branch.
+    Detached,
+}
+
+impl RepoPath {
+    /// Writes the git folder of a new place, without an index.
+    pub(super) fn write_git_folder(&self, git_dir: &Path, head: Head<'_>, commit: &str) -> Result<(), RepositoryError> {
+        create_folder(&git_dir.join("refs"))?;
+        self.update_git_folder(git_dir)?;
+        let start = ["for-each-ref", "--format=%(objectname) %(refname)"];
+        let refs = self.git(start.iter().chain(&COPIED_REFS)).ok()?.out;
+        let of_tasks = format!(" refs/heads/{TASK_BRANCHES}/");
+        let lines = refs.split_inclusive(|byte| *byte == b'\n');
+        let is_of_task = |line: &[u8]| line.windows(of_tasks.len()).any(|part| part == of_tasks.as_bytes());
+        let packed: Vec<u8> = lines.filter(|line| !is_of_task(line)).flatten().copied().collect();
+        write(&git_dir.join("packed-refs"), &packed)?;
+        let text = match head {
+            Head::Branch(branch) => {
+                write_ref(git_dir, branch, commit)?;
+                format!("ref: refs/heads/{branch}\n")
+            }
+            Head::Detached => format!("{commit}\n"),
+        };
+        write(&git_dir.join("HEAD"), text.as_bytes())
+    }
+
+    /// Writes the files of a place's git folder that follow the person's repository: another path after a move, new settings, a new
+    /// boundary of a shallow clone.
+    pub(super) fn update_git_folder(&self, git_dir: &Path) -> Result<(), RepositoryError> {
+        create_folder(&git_dir.join("objects/info"))?;
+        create_folder(&git_dir.join("info"))?;
+        // Git follows the relative path after a move of the workspace. Git LFS finds its objects beside the absolute one only.
+        let objects = [relative_to(self, "../../../..", "objects"), self.common_dir.join("objects")];
+        let lines = objects.into_iter().chain(alternates(&self.common_dir)).flat_map(|folder| alternates_line(&folder));
+        replace(&git_dir.join("objects/info/alternates"), &lines.collect::<Vec<u8>>())?;
+        for name in COPIED_FILES {
+            // Linked checkouts have their own sparse patterns.
+            let own = self.git_dir.join(name);
+            let from = if own.exists() { own } else { self.common_dir.join(name) };
+            if let Ok(content) =
+                crate::platform::reading::read(&from, crate::platform::reading::AllowedKinds::FilesHere, COPY_BYTES_MAX)
+            {
+                replace(&git_dir.join(name), &content)?;
+            }
+        }
+        replace(&git_dir.join("config"), &self.place_config()?)?;
+        replace(&git_dir.join(COMMON_FILE), b".\n")
+    }
+
+    /// The settings of a place: those of the person's repository, and the hooks of it.
+    fn place_config(&self) -> Result<Vec<u8>, RepositoryError> {
+        let format = self.git(["rev-parse", "--show-object-format"]).ok()?.line();
+        let version = if format == "sha1" { 0 } else { 1 };
+        let mut text = format!(
+            "# Brigade writes this file.\n[core]\n\trepositoryFormatVersion = {version}\n\tbare = false\n\tlogAllRefUpdates = true\n"
+        )
+        .into_bytes();
+        let mut set = |key: &str, value: &Path| {
+            text.extend(format!("\t{key} = ").as_bytes());
+            text.extend(quoted(value));
+            text.push(b'\n');
+        };
+        set("hooksPath", &relative_to(self, "../..", "hooks"));
+        if format != "sha1" {
+            text.extend(format!("[extensions]\n\tobjectFormat = {format}\n").as_bytes());
+        }
+        let mut include = |path: &Path| {
+            text.extend(b"[include]\n\tpath = ");
+            text.extend(quoted(path));
+            text.push(b'\n');
+        };
+        include(&relative_to(self, "../../..", "config"));
+        let own = self.git_dir.join("config.worktree");
+        if own.exists() {
+            include(&own);
+        }
+        Ok(text)
+    }
+}
+
+/// The path of a file in the repository's git folder: relative to a folder of a place, so that it survives a move of the workspace, if the
+/// git folder is in the workspace. `up` leads from there to the workspace.
+fn relative_to(main: &RepoPath, up: &str, name: &str) -> PathBuf {
+    let is_inside = main.common_dir == main.work_tree.join(".git");
+    if is_inside { Path::new(up).join(".git").join(name) } else { main.common_dir.join(name) }
+}
+
+/// Sets a branch in a git folder that no git works in.
+pub(super) fn write_ref(git_dir: &Path, branch: &str, commit: &str) -> Result<(), RepositoryError> {
+    let path = git_dir.join("refs/heads").join(branch);
+    create_folder(path.parent().unwrap_or(git_dir))?;
+    write(&path, format!("{commit}\n").as_bytes())
+}
+
+fn create_folder(folder: &Path) -> Result<(), RepositoryError> {
+    fs::create_dir_all(folder).map_err(|error| failed("create", folder, &error))
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), RepositoryError> {
+    fs::write(path, content).map_err(|error| failed("write", path, &error))
+}
+
+/// Replaces a file as a whole, unless it has this content.
+fn replace(path: &Path, content: &[u8]) -> Result<(), RepositoryError> {
+    if files::bytes(path).is_some_and(|existing| existing == content) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    files::remove_file(&new)?;
+    write(&new, content)?;
+    fs::rename(&new, path).map_err(|error| failed("write", path, &error))
+}
+
+/// A value for a settings file; see git-config(1), Syntax.
+fn quoted(path: &Path) -> Vec<u8> {
+    let escaped = path.as_os_str().as_encoded_bytes().iter().flat_map(|byte| match byte {
+        b'"' | b'\\' => vec![b'\\', *byte],
+        b'\n' => b"\\n".to_vec(),
+        b'\t' => b"\\t".to_vec(),
+        _ => vec![*byte],
+    });
+    [b'"'].into_iter().chain(escaped).chain([b'"']).collect()
+}
+
+/// A line for a file with alternates. Git takes octal escapes in quotes; see gitrepository-layout(5).
+fn alternates_line(folder: &Path) -> Vec<u8> {
+    let bytes = folder.as_os_str().as_encoded_bytes();
+    let is_plain = !bytes.contains(&b'\n') && !bytes.starts_with(b"\"") && !bytes.starts_with(b"#");
+    if is_plain {
+        return [bytes, b"\n"].concat();
+    }
+    let escaped = bytes.iter().flat_map(|byte| match byte {
+        b'"' | b'\\' | b'\n' => format!("\\{byte:03o}").into_bytes(),
+        _ => vec![*byte],
+    });
+    [b'"'].into_iter().chain(escaped).chain(*b"\"\n").collect()
+}
+
+/// The object folders of other repositories that git also reads; see gitrepository-layout(5), objects/info/alternates.
+pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![common_dir.join("objects")];
+    let mut next = 0;
+    while next < folders.len().min(ALTERNATES_MAX) {
+        let text = files::bytes(&folders[next].join("info/alternates")).unwrap_or_default();
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
+            // Relative paths are relative to the folder that names them.
+            let folder = folders[next].join(unquoted(line));
+            if folder.is_dir() && !folders.contains(&folder) {
+                folders.push(folder);
+            }
+        }
+        next += 1;
+    }
+    folders.split_off(1)
+}
+
+/// Parses a line, which may be a quoted path.
+fn unquoted(line: &[u8]) -> PathBuf {
+    let inner = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\""));
+    let Some(inner) = inner else { return path_of(line) };
+    let mut bytes = Vec::new();
+    let mut rest = inner.iter().copied().peekable();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'\\' => match rest.next().unwrap_or(b'\\') {
+                b'n' => b'\n',
+                b't' => b'\t',
+                digit @ b'0'..=b'3' => {
+                    let mut octal =
+                        || rest.next_if(|digit| (b'0'..=b'7').contains(digit)).map_or(0, |digit| digit - b'0');
+                    let (middle, last) = (octal(), octal());
+                    ((digit - b'0') << 6) | (middle << 3) | last
+                }
+                other => other,
+            },
+            other => other,
+        });
+    }
+    path_of(&bytes)
+}

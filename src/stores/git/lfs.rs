@@ -1,0 +1,58 @@
+//! The objects of Git LFS. A commit has only pointers to them, so they are copied together with the commits that Brigade fetches.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256};
+
+use super::command::RepoPath;
+use super::files::{self, failed, remove_file};
+use crate::platform::reading::{self, AllowedKinds};
+use crate::ports::RepositoryError;
+
+/// The folder of the objects in a git folder; see git-lfs(1) and its specification: `<2 digits>/<2 digits>/<SHA-256>`.
+const OBJECTS_FOLDER: &str = "lfs/objects";
+
+impl RepoPath {
+    /// Copies the objects of Git LFS that a place has and this repository lacks. An object that does not match its name is left out.
+    pub(super) fn copy_lfs_objects(&self, at: &RepoPath) -> Result<(), RepositoryError> {
+        let (from, to) = (at.common_dir.join(OBJECTS_FOLDER), self.common_dir.join(OBJECTS_FOLDER));
+        let below = files::entries(&from).flat_map(|folder| files::entries(&folder));
+        for object in below.flat_map(|folder| files::entries(&folder)) {
+            let Ok(path) = object.strip_prefix(&from) else { continue };
+            let target = to.join(path);
+            if !target.exists() {
+                copy(&object, &target).map_err(|error| failed("copy", &object, &error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy(object: &Path, target: &Path) -> io::Result<()> {
+    let Ok(mut file) = reading::open(object, AllowedKinds::FilesHere) else { return Ok(()) };
+    let folder = target.parent().unwrap_or(target);
+    fs::create_dir_all(folder)?;
+    let new: PathBuf = target.with_extension("new");
+    remove_file(&new).map_err(io::Error::other)?;
+    let digest = copy_with_digest(&mut file, &mut File::create_new(&new)?)?;
+    let is_whole = target.file_name().is_some_and(|name| name == digest.as_str());
+    if is_whole { fs::rename(&new, target) } else { fs::remove_file(&new) }
+}
+
+/// Returns the SHA-256 of what it copied, in hexadecimal digits.
+fn copy_with_digest(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {
+    let mut context = Context::new(&SHA256);
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        context.update(&buffer[..count]);
+        to.write_all(&buffer[..count])?;
+    }
+    to.flush()?;
+    Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}

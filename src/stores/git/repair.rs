@@ -1,0 +1,93 @@
+//! Repairs the place of a task that a kill or a power cut left. No command works there at that time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::branch::is_commit;
+use super::command::RepoPath;
+use super::files::{self, failed, remove_file};
+use super::worktrees::UPDATING_FILE;
+use crate::ports::RepositoryError;
+
+/// Git's exit code for a fatal error.
+const FATAL_EXIT_CODE: i32 = 128;
+
+impl RepoPath {
+    /// Repairs a place, and undoes an interrupted update. `commit` is the last commit of its branch that the person's repository has.
+    pub(super) fn restore(
+        &self,
+        branch: &str,
+        commit: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), RepositoryError> {
+        for lock in self.locks() {
+            remove_file(&lock)?;
+            warnings.push(format!("{} was left by a killed git and is removed", lock.display()));
+        }
+        self.repair_head(branch, commit, warnings)?;
+        self.repair_index(warnings)?;
+        self.undo_update()
+    }
+
+    /// The locks of its git folder and refs.
+    fn locks(&self) -> Vec<PathBuf> {
+        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        let is_lock = |path: &PathBuf| path.extension().is_some_and(|end| end == "lock") && !path.is_dir();
+        let mut locks: Vec<PathBuf> = files::entries(&self.git_dir).filter(is_lock).collect();
+        let mut folders = vec![self.git_dir.join("refs")];
+        while let Some(folder) = folders.pop().filter(|folder| is_folder(folder)) {
+            for entry in files::entries(&folder) {
+                if is_folder(&entry) {
+                    folders.push(entry);
+                } else if is_lock(&entry) {
+                    locks.push(entry);
+                }
+            }
+        }
+        locks
+    }
+
+    /// Repairs a damaged HEAD, or a damaged branch that it names: it then continues at `commit`.
+    fn repair_head(&self, branch: &str, commit: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let head = self.git_dir.join("HEAD");
+        let text = files::text(&head).unwrap_or_default();
+        if !text.starts_with("ref: refs/") && !is_commit(text.trim_end()) {
+            warnings.push(format!("{} was damaged: {branch} is checked out again", head.display()));
+            remove_file(&head)?;
+            files::write(&head, &format!("ref: refs/heads/{branch}\n"))?;
+        }
+        if self.checked_out_branch()?.as_deref() != Some(branch) || self.commit("HEAD")?.is_some() {
+            return Ok(());
+        }
+        warnings.push(format!("{branch} was missing or damaged in {}", self.work_tree.display()));
+        let name = format!("refs/heads/{branch}");
+        let file = self.git_dir.join(&name);
+        if file.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+            remove_file(&file)?;
+        }
+        self.git(["update-ref", &name, commit]).ok().map(drop)
+    }
+
+    /// Rebuilds a damaged index from the branch. Staged changes become unstaged ones.
+    fn repair_index(&self, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let index = self.git_dir.join("index");
+        let is_empty = index.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        if !is_empty && self.git(["ls-files", "--error-unmatch", "--", ":(top)"]).run()?.code != FATAL_EXIT_CODE {
+            return Ok(());
+        }
+        warnings.push(format!("{} was damaged and is rebuilt from the branch", index.display()));
+        remove_file(&index)?;
+        self.git(["read-tree", "HEAD"]).ok().map(drop)
+    }
+
+    /// Undoes an interrupted update of a place that had no changes.
+    fn undo_update(&self) -> Result<(), RepositoryError> {
+        let marker = self.work_tree.join(UPDATING_FILE);
+        if marker.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        self.git(["reset", "--quiet", "--hard"]).ok()?;
+        self.git(["clean", "-f", "-d", "-q"]).ok()?;
+        fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error))
+    }
+}
