@@ -181,7 +181,7 @@ impl Clean {
 fn leftover_note(leftover: &Leftover) -> String {
     let places = [leftover.folder.clone(), leftover.branch.as_ref().map(|branch| format!("branch {branch}"))];
     let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let folder = leftover.folder.as_ref().map(|folder| format!("git worktree remove --force {}", shell_word(folder)));
+    let folder = leftover.folder.as_ref().map(|folder| format!("rm -rf {}", shell_word(folder)));
     let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch)));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
     one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", leftover.task))

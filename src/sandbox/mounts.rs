@@ -115,10 +115,15 @@ fn renamable_ancestors(rules: &[PathRule]) -> BTreeSet<PathBuf> {
         is_own || rustix::fs::access(folder, Permission::WRITE_OK).is_ok()
     };
     let folders: BTreeSet<&Path> = paths.iter().flat_map(|path| path.ancestors().skip(1)).collect();
+    // A folder inside a protected one cannot be renamed.
+    let is_writable = |folder: &Path| {
+        let above = rules.iter().filter(|rule| folder.starts_with(&rule.path));
+        let nearest = above.max_by_key(|rule| rule.path.components().count());
+        nearest.is_none_or(|rule| rule.access == Access::Writable)
+    };
     folders
         .into_iter()
-        // A folder inside a protected one cannot be renamed.
-        .filter(|folder| !paths.iter().any(|path| folder.starts_with(path)))
+        .filter(|folder| is_writable(folder))
         .filter(|folder| folder.is_dir() && folder.parent().is_some_and(can_write))
         .map(Path::to_owned)
         .collect()

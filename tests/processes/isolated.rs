@@ -4,7 +4,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -180,7 +182,7 @@ fn deleted_task_names_worktree_and_branch_left() {
         "{deleted}"
     );
     let output = output_of(&["clean", "--yes"]);
-    let how = format!("git worktree remove --force {folder} && git branch -D brigade-tasks/crew/task-2");
+    let how = format!("rm -rf {folder} && git branch -D brigade-tasks/crew/task-2");
     assert!(output.contains("work of deleted #2 is still in the repository") && output.contains(&how), "{output}");
     let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(workspace.path()).status().unwrap();
     assert!(removed.success());
@@ -211,10 +213,10 @@ fn retry_starts_in_new_worktree_and_work_is_kept() {
     assert_eq!(git(workspace.path(), &["for-each-ref", "--format=%(refname)"]), REFS);
 }
 
-/// A `git` that kills Brigade before the first of its calls at which a condition holds.
+/// A `git` that waits for a kill of Brigade before the first of its calls at which a condition holds.
 const KILLING_GIT: &str = r#"#!/bin/sh
-if test ! -e FOLDER/killed && CONDITION
-then touch FOLDER/killed; kill -9 $PPID; exit 1
+if test ! -e FOLDER/reached && CONDITION
+then touch FOLDER/reached; while test -e FOLDER/reached; do sleep 0.01; done; exit 1
 fi
 PATH=ORIGINAL_PATH exec git "$@"
 "#;
@@ -238,8 +240,15 @@ fn run_and_kill(workspace: &TestWorkspace, condition: &str) -> bool {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = workspace.brigade(&["run", "crew"]);
     command.env("PATH", format!("{}:{path}", folder.path().display()));
-    ProcessOutput::of(command);
-    folder.path().join("killed").exists()
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let has_reached = || folder.path().join("reached").exists();
+    while !has_reached() && run.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // The end of the folder ends the git that waits.
+    has_reached()
 }
 
 #[test]
@@ -391,16 +400,17 @@ fn command_writes_only_in_its_worktree() {
     let plan = "## Escape\n```sh\nset +e\n\
                 (echo x > ../../escaped.txt) 2> /dev/null; (echo x >> ../../.git/config) 2> /dev/null\n\
                 (echo x > ../other.txt) 2> /dev/null; (echo x > .git) 2> /dev/null; (echo x > brigade.toml) 2> /dev/null\n\
-                for ref in refs/heads/main refs/heads/brigade/crew refs/heads/mine refs/tags/mine; do git update-ref $ref HEAD~0; done 2> /dev/null\n\
+                for ref in refs/heads/main refs/heads/brigade/crew refs/heads/mine refs/tags/mine; do git -C ../.. update-ref $ref HEAD~0; done 2> /dev/null\n\
                 echo inside > inside.txt; git add -A && git commit -q -m Inside\n\
-                git update-ref refs/heads/main HEAD 2> /dev/null && echo moved >> ../../moved.txt\n\
+                git push -q ../.. HEAD:refs/heads/main 2> /dev/null && echo moved >> broken.txt\n\
                 git --git-dir=../../.git symbolic-ref HEAD refs/heads/mine 2> /dev/null\n\
                 (rm -f ../../.git/index; echo x >> ../../.git/HEAD; git stash) 2> /dev/null\n\
-                own=$(git rev-parse --absolute-git-dir); common=$(git rev-parse --path-format=absolute --git-common-dir)\n\
-                for file in gitdir commondir; do rm -f $own/$file 2> /dev/null && echo $file >> broken.txt; done\n\
+                own=$(git rev-parse --absolute-git-dir); common=$(realpath ../../.git)\n\
+                for file in config commondir; do rm -f $own/$file 2> /dev/null && echo $file >> broken.txt; done\n\
+                git config core.fsmonitor ./evil 2> /dev/null && echo set >> broken.txt\n\
                 mv $own $own.other 2> /dev/null && echo own >> broken.txt\n\
                 (touch $common/objects/pack/x; rm -rf $common/refs/remotes) 2> /dev/null\n\
-                up=$(dirname $common); mv $up $up.old 2> /dev/null && echo up >> broken.txt; true\n```\n";
+                up=$(dirname $own); mv $up $up.old 2> /dev/null && echo up >> broken.txt; true\n```\n";
     let workspace = repository(plan);
     let doctor = workspace.run(&["doctor"]);
     assert!(doctor.out.contains("a worktree for each task, merged into brigade/crew"), "{doctor:?}");
@@ -521,11 +531,11 @@ fn doctor_reports_conflict_that_stops_launch() {
 fn lost_merge_is_reported_by_doctor_and_run() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
-    git(workspace.join(".worktrees/crew"), &["reset", "--quiet", "--hard", "main"]);
+    git(workspace.path(), &["branch", "--quiet", "-f", "brigade/crew", "main"]);
     let doctor = workspace.run(&["doctor"]);
     let words = doctor.out.split_whitespace().collect::<Vec<_>>().join(" ");
     let lost = "merges of completed tasks are not on brigade/crew: #1 (";
-    assert!(words.contains(lost) && words.contains("`git -C .worktrees/crew merge"), "{doctor:?}");
+    assert!(words.contains(lost) && words.contains("`git branch -f brigade/crew "), "{doctor:?}");
     let run = workspace.run(&["run", "crew"]);
     let end = run.out.rsplit_once("Note: merges of completed tasks").map(|(_, end)| end);
     assert!(end.is_some_and(|end| end.contains("adds them")), "{run:?}");
@@ -561,7 +571,7 @@ fn worktree_step(workspace: &TestWorkspace, identifier: &str) -> Option<Value> {
 
 #[test]
 fn worktree_state_follows_the_work() {
-    let until = |file: &str| format!("until test -e $(git rev-parse --git-common-dir)/../{file}; do sleep 0.05; done");
+    let until = |file: &str| format!("until test -e ../../{file}; do sleep 0.05; done");
     let (setup, work, verify) = (until("setup-may-end"), until("work-may-end"), until("verify-may-end"));
     let workspace = repository(&format!("## Change\nverify: {verify}\n```sh\n{work}\necho x >> log.txt\n```\n"));
     workspace.write_team(3, &format!("plan = \"plan.md\"\nisolation = \"worktree\"\nsetup = \"{setup}\""));
@@ -596,7 +606,7 @@ fn worktree_state_follows_the_work() {
 
 #[test]
 fn lost_claim_ends_wait_for_merge_queue() {
-    let until = |file: &str| format!("until test -e $(git rev-parse --git-common-dir)/../{file}; do sleep 0.05; done");
+    let until = |file: &str| format!("until test -e ../../{file}; do sleep 0.05; done");
     let (first, work, second) = (until("first-may-end"), until("second-may-begin"), until("second-may-end"));
     let workspace = repository(&format!(
         "## First\nverify: {first}\n```sh\necho 1 > one.txt\n```\n## Second\nverify: {second}\n```sh\n{work}\necho 2 > two.txt\n```\n"
@@ -638,7 +648,7 @@ fn conflict_with_person_stops_launch() {
     let refused = workspace.run(&["run", "crew"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("cannot merge main into brigade/crew: conflict in log.txt"), "{refused:?}");
-    assert!(refused.err.contains("hint: `git -C .worktrees/crew merge main`"), "{refused:?}");
+    assert!(refused.err.contains("hint: `git -C .worktrees/crew merge "), "{refused:?}");
     assert_eq!(workspace.events(), events, "a refused launch pushes out the log of the last run");
     let refused = workspace.run(&["merge"]);
     assert!(refused.code == Some(1) && refused.err.contains("conflicts with main in log.txt"), "{refused:?}");
@@ -745,7 +755,7 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
 /// A report of a failure is checked in the worktree, before any merge.
 #[test]
 fn verify_before_merge_is_a_step() {
-    let state = "$(git rev-parse --git-common-dir)/../.worktrees/crew-task-1/.agent/state.json";
+    let state = "../../.worktrees/crew-task-1/.agent/state.json";
     let verify = format!("for i in $(seq 100); do grep -q verifying {state} && exit 0; sleep 0.05; done; exit 1");
     let call = |tool: &str, input: Value| json!({ "call": [{ "tool": tool, "input": input }] });
     let report = |status: &str| call("task_update", json!({ "task_id": "{{task}}", "status": status, "result": "x" }));
@@ -806,7 +816,7 @@ fn task_without_worktree_fails_and_others_complete() {
     assert_eq!(status(1), "failed");
     assert!((2..=6).all(|id| status(id) == "completed"));
     let text = workspace.json(&["tasks", "show", "1"]).to_string();
-    assert!(text.contains("there are branches below"), "{text}");
+    assert!(text.contains("there is a branch brigade-tasks/crew/task-1-9/below"), "{text}");
     let mail = workspace.read(".team/transcripts/lead.jsonl");
     assert!(mail.contains("cannot create a worktree for task #1"), "the lead was not told: {mail}");
 }

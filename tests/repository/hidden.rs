@@ -6,7 +6,7 @@ use std::path::Path;
 
 use brigade::ports::{MergeOutcome, Repository};
 
-use super::harness::{TestRepository, edit, git, insert_after, leftover_work, reported, task};
+use super::harness::{TestRepository, git, insert_after, leftover_work, reported, task};
 
 /// Writes an object and returns its id.
 fn object(folder: &Path, text: &str) -> String {

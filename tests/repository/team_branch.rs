@@ -419,6 +419,12 @@ async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     assert!(refused.contains(&format!("it is checked out in {path}")), "{refused}");
     assert!(open(repo.path()).await.is_err());
     repo.git(&["worktree", "remove", "--force", &path]);
+    let path = other.path().join("workspace").display().to_string();
+    repo.git(&["worktree", "add", "-q", "--detach", &path]);
+    let refused = open(Path::new(&path)).await.err().unwrap().to_string();
+    let workspace = repo.path().display();
+    assert!(refused.contains(&format!("another team crew, in the workspace {workspace}, has")), "{refused}");
+    assert!(refused.ends_with("hint: rename this team"), "{refused}");
     assert_eq!(repo.team_tip(), before);
     assert_eq!(publish().await.unwrap(), PublishOutcome::Done(None));
     // A rebase of the person's branch stops the next launch only.

@@ -63,8 +63,6 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("src/stores/fs/real.rs", "read_dir(", "folders of board and team, which confined commands cannot write"),
     ("src/stores/git/files.rs", "read_dir(", "one entry at a time"),
     ("src/stores/git/index_flags.rs", "read_dir(", "only the first entry"),
-    ("src/stores/git/integrity.rs", "read_dir(", "the number of all entries has a limit"),
-    ("src/stores/git/object_check.rs", "read_dir(", "the number of all objects has a limit"),
     ("src/stores/git/pipes.rs", "read_dir(", "the number of all entries has a limit"),
     ("src/stores/git/setup.rs", "read_dir(", "one entry at a time; a path has a limit, and so the depth"),
     ("src/tools/read_file.rs", "BufReader::", "lines are skipped in pieces, and the shown part has a limit"),

@@ -10,7 +10,7 @@ use super::source::{Source, sources};
 #[rustfmt::skip]
 const STARTS: &[(&str, usize, &str)] = &[
     ("src/cli/pager.rs",          1, "the person's pager, without keys"),
-    ("src/sandbox/filter.rs",     4, "this program as the sandbox of a driver, and the driver in it: the environment of Brigade's git has no keys"),
+    ("src/sandbox/filter.rs",     6, "this program as the sandbox of git or of a driver, and that program in it: the environment of Brigade's git has no keys"),
     ("src/sandbox/guard.rs",      1, "this program as the init of a command, with the environment of the command"),
     ("src/sandbox/launch.rs",     1, "this program as the guard of a command; the environment has no keys, except those of `pass_env`"),
     ("src/sandbox/mod.rs",        1, "the shell of a command, in the sandbox"),
@@ -53,7 +53,10 @@ const PATHS: &[&[&str]] = &[
 ];
 
 /// Files that use a type of [`PATHS`] only to pass it on.
-const PASS_ON: &[(&str, &str)] = &[("src/sandbox/init.rs", "starts what src/sandbox/mod.rs prepares, in the sandbox")];
+const PASS_ON: &[(&str, &str)] = &[
+    ("src/sandbox/init.rs", "starts what src/sandbox/mod.rs prepares, in the sandbox"),
+    ("src/stores/git/settings.rs", "gives src/stores/git/command.rs what src/sandbox/filter.rs prepares"),
+];
 
 /// The number of places in the code that start a program.
 fn starts_in(source: &Source) -> usize {

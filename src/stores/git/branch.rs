@@ -94,14 +94,6 @@ impl RepositoryInner {
         let no_log = ["-c", "core.logAllRefUpdates=false"];
         self.main.git(no_log.iter().chain(&["update-ref", "--no-deref", &name, commit])).ok().map(drop)
     }
-
-    /// Sets the team branch's name in a place to the commit that it has now, so that `git merge` there means the newest one.
-    pub(super) fn refresh_target(&self, at: &RepoPath, commit: &str) -> Result<(), RepositoryError> {
-        if at.checked_out_branch()?.as_ref() == Some(&self.branch.name) {
-            return Ok(());
-        }
-        at.git(["update-ref", &self.branch.target_ref(), commit]).ok().map(drop)
-    }
 }
 
 /// Returns true if the text has the form of a commit id.

@@ -8,7 +8,6 @@
 //! - Sandbox: in the place of a task, where commands can write the git folder too, git itself runs in the sandbox of that place.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -20,19 +19,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::files::failed;
 use super::pipes::{find_pipe, folders_of};
 use super::settings::Settings;
-use crate::platform::open_lock_file;
 use crate::platform::processes::{self, Signal};
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::RepositoryError;
 use crate::sandbox::environment;
 
-/// The longest wait for a git of an earlier process.
-const ORPHAN_WAIT_MAX: Duration = Duration::from_secs(20);
-/// The wait after which a warning is logged.
-const ORPHAN_WAIT_UNLOGGED: Duration = Duration::from_secs(1);
 /// The time after which a search for pipes that block a call starts. The next search starts after twice that time.
 const PIPE_SEARCH_DELAY: Duration = Duration::from_secs(2);
 /// The time limit of a call. The longest calls are checkouts.
@@ -41,8 +34,8 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 pub(super) const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The end of stderr that is kept, in bytes.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
-/// The pause between checks whether a git of an earlier process has ended.
-const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
+/// Git's exit code for wrong arguments, the highest one. In the sandbox, higher ones tell that git was killed or not started.
+const USAGE_EXIT_CODE: i32 = 129;
 
 /// Commands that write and remove files by path, and may go on after a kill of Brigade. A lock marks that they run.
 #[rustfmt::skip]
@@ -110,12 +103,14 @@ pub(super) struct RepoPath {
     pub common_dir: PathBuf,
     /// The top folder of its files.
     pub work_tree: PathBuf,
-    /// A file that is locked while a git of this workspace runs; see [`RepoPath::wait_for_orphan_git`].
+    /// A file that is locked while a git of this workspace runs; see [`super::running`].
     pub running_lock_file: PathBuf,
     /// The settings that each call gets.
     pub settings: Arc<Settings>,
     /// `true` for the place of a task: commands can write its git folder, so git runs in the sandbox.
     pub is_confined: bool,
+    /// `true` if new objects must survive a power cut; see git-config(1), core.fsync.
+    pub syncs_objects: bool,
 }
 
 /// The result of a call.
@@ -191,45 +186,6 @@ fn no_git() -> RepositoryError {
 }
 
 impl RepoPath {
-    /// Waits for git processes that an earlier process started in this workspace. They survive their caller, and clean up by paths that
-    /// the next launch may use.
-    ///
-    /// # Errors
-    /// One still runs after [`ORPHAN_WAIT_MAX`], or the lock file cannot be used.
-    pub(super) fn wait_for_orphan_git(&self) -> Result<(), RepositoryError> {
-        let started_at = Instant::now();
-        let file =
-            open_lock_file(&self.running_lock_file).map_err(|error| failed("open", &self.running_lock_file, &error))?;
-        let mut is_logged = false;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(()),
-                Err(TryLockError::WouldBlock) if started_at.elapsed() < ORPHAN_WAIT_MAX => {
-                    if !is_logged && started_at.elapsed() > ORPHAN_WAIT_UNLOGGED {
-                        tracing::warn!("waiting for a git process of an earlier run");
-                        is_logged = true;
-                    }
-                    thread::sleep(ORPHAN_PAUSE);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let reason = format!(
-                        "a git process of an earlier run is still running. hint: launch again when it has ended. If no git runs, end the program that a filter or merge driver left running, or remove {}",
-                        self.running_lock_file.display()
-                    );
-                    return Err(failed("work in", &self.work_tree, &reason));
-                }
-                Err(TryLockError::Error(error)) => return Err(failed("lock", &self.running_lock_file, &error)),
-            }
-        }
-    }
-
-    /// Takes the lock that git, and every process that git starts, holds through its empty stdin until it ends.
-    fn lock_as_running(&self) -> Option<File> {
-        let file = open_lock_file(&self.running_lock_file).ok()?;
-        file.lock_shared().ok()?;
-        Some(file)
-    }
-
     /// `git` with these arguments in this checkout.
     pub(super) fn git<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitCommand<'_> {
         GitCommand { at: Some(self), ..git(arguments) }
@@ -303,6 +259,9 @@ impl GitCommand<'_> {
             words.extend(["-C".into(), folder.into()]);
         }
         words.extend(SETTINGS.iter().flat_map(|setting| ["-c".into(), OsString::from(setting)]));
+        if self.at.is_some_and(|at| at.syncs_objects) {
+            words.extend(["-c", "core.fsync=objects"].map(OsString::from));
+        }
         words.extend(self.arguments.iter().cloned());
         Ok(words)
     }
@@ -360,6 +319,11 @@ impl GitCommand<'_> {
         // Only the child keeps the lock open.
         drop(command);
         let (code, [out, err]) = self.wait(child).map_err(|reason| self.failed(reason))?;
+        let is_confined = self.at.is_some_and(|at| at.is_confined);
+        if is_confined && code > USAGE_EXIT_CODE {
+            let err = last_bytes_of(&err.unwrap_or_default());
+            return Err(self.failed(if err.trim().is_empty() { "it was killed".to_owned() } else { err }));
+        }
         let out = out.ok_or_else(|| self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes")))?;
         let mut err = last_bytes_of(&err.unwrap_or_default());
         if code != 0

@@ -25,7 +25,7 @@ const ALTERNATES_MAX: usize = 100;
 /// The refs of the person's repository that a place starts with.
 const COPIED_REFS: [&str; 3] = ["refs/heads", "refs/tags", "refs/remotes"];
 
-/// What a place has checked out.
+/// The checkout of a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head<'a> {
     /// This branch, at the commit.

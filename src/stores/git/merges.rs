@@ -23,17 +23,6 @@ pub(super) const LINES_NAMED_MAX: usize = 20;
 
 impl RepositoryInner {
     pub(super) fn merge(&self, worktree: &Worktree, request: &MergeRequest) -> Result<MergeOutcome, RepositoryError> {
-        let outcome = self.create_merge(worktree, request)?;
-        if matches!(outcome, MergeOutcome::Refused(_))
-            && let Some(at) = self.main.place_at(&worktree.root)
-        {
-            // The refusal names the team branch.
-            self.refresh_target(&at.confined(), &self.branch.target_commit()?)?;
-        }
-        Ok(outcome)
-    }
-
-    fn create_merge(&self, worktree: &Worktree, request: &MergeRequest) -> Result<MergeOutcome, RepositoryError> {
         let tip = request.commit.as_str();
         let _merge_lock = self.merge_lock.lock();
         let [onto, work] = self.merge_inputs(tip)?;

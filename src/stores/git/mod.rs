@@ -13,6 +13,7 @@
 mod branch;
 mod command;
 mod commits;
+mod drivers;
 mod failed_attempts;
 mod fetching;
 mod files;
@@ -34,6 +35,7 @@ mod removal;
 mod repair;
 mod resolutions;
 mod review_diff;
+mod running;
 mod settings;
 mod setup;
 pub mod take_over;
@@ -124,8 +126,9 @@ impl GitRepository {
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
         let (workspace, team, merge_into) = (workspace.to_owned(), options.team.clone(), options.merge_into);
         let drivers = DriverOptions { program: options.program, launch_sandbox: Some(options.sandbox) };
+        let syncs_objects = options.durability == Durability::Power;
         let (main, target) = on_blocking_thread(move || {
-            let main = open_checked(&workspace, drivers)?;
+            let main = RepoPath { syncs_objects, ..open_checked(&workspace, drivers)? };
             let target = checked_target(&main, &team, merge_into.as_deref())?;
             Ok((main, target))
         })

@@ -75,5 +75,6 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
         running_lock_file,
         settings,
         is_confined: false,
+        syncs_objects: false,
     })
 }

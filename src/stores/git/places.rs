@@ -38,7 +38,7 @@ const UNFINISHED: &str = "initializing";
 /// Names that are tried for a folder that is in the way.
 const ASIDE_NAMES_MAX: u32 = 1_000;
 
-/// What is at the path of a place.
+/// The content of the path of a place.
 pub(super) enum Found {
     Missing,
     Place(RepoPath),
@@ -52,7 +52,10 @@ impl RepoPath {
         let git_dir = root.join(".git");
         let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
         let is_place = is_folder(root) && is_folder(&git_dir);
-        is_place.then(|| RepoPath { common_dir: git_dir.clone(), git_dir, work_tree: root.to_owned(), ..self.clone() })
+        is_place.then(|| {
+            let common_dir = git_dir.clone();
+            RepoPath { git_dir, common_dir, work_tree: root.to_owned(), syncs_objects: false, ..self.clone() }
+        })
     }
 
     /// The same place for a task, where commands can write the git folder: git runs in the sandbox.

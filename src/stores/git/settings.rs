@@ -5,7 +5,7 @@
 //! repository's are read again when one of its files changes. Each filter and merge driver is replaced by a command that runs it in the
 //! sandbox; see [`DriverSandbox`]. A git that runs in the sandbox itself gets the original ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,14 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::command::{GitOutput, RepoPath, git_in, path_of};
+use super::drivers::{DriverRunner, Drivers, ReplacedSetting};
 use super::git_folder::alternates;
 use super::write_scope::task_rules;
 use crate::domain::access::PathRule;
 use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::platform::stamp_of;
 use crate::ports::RepositoryError;
-use crate::sandbox::filter::{DriverKind, DriverSandbox};
+use crate::sandbox::filter::DriverSandbox;
 use crate::sandbox::{Level, Sandbox};
 use crate::stores::fs::FileStamp;
 
@@ -82,21 +83,12 @@ struct Listing {
     replaced: Vec<ReplacedSetting>,
 }
 
-/// A setting that Brigade replaces to run a driver in the sandbox.
-#[derive(Debug)]
-struct ReplacedSetting {
-    key: Vec<u8>,
-    value: Vec<u8>,
-    /// The original value.
-    own: Vec<u8>,
-}
-
 /// Environment variables of a call.
 pub(super) type Variables = Vec<(OsString, OsString)>;
 
 /// A setting as git lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Setting {
+pub(super) struct Setting {
     /// The file that contains it.
     file: PathBuf,
     /// Section and name are lowercase.
@@ -115,13 +107,13 @@ impl Setting {
     }
 
     /// Section, subsection and name, if there is a subsection.
-    fn parts(&self) -> Option<(&[u8], &[u8], &[u8])> {
+    pub(super) fn parts(&self) -> Option<(&[u8], &[u8], &[u8])> {
         let (first, last) =
             (self.key.iter().position(|byte| *byte == b'.')?, self.key.iter().rposition(|byte| *byte == b'.')?);
         (first < last).then(|| (&self.key[..first], &self.key[first + 1..last], &self.key[last + 1..]))
     }
 
-    fn text(&self) -> &[u8] {
+    pub(super) fn text(&self) -> &[u8] {
         self.value.as_deref().unwrap_or(b"true")
     }
 
@@ -334,112 +326,6 @@ impl Listing {
     }
 }
 
-/// The filters and merge drivers that settings name, by driver name.
-#[derive(Debug, Default)]
-struct Drivers {
-    filters: BTreeMap<Vec<u8>, Filter>,
-    merges: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-#[derive(Debug, Default)]
-struct Filter {
-    clean: Vec<u8>,
-    smudge: Vec<u8>,
-    /// An empty value switches the filter off.
-    process: Option<Vec<u8>>,
-    is_required: bool,
-}
-
-/// The way in which git runs drivers.
-enum DriverRunner {
-    /// As they are: git itself runs in the sandbox.
-    InGitsSandbox,
-    /// Each in a sandbox. Git LFS alone may write a folder of the repository.
-    OwnSandbox { sandbox: DriverSandbox, lfs: PathBuf },
-}
-
-impl DriverRunner {
-    fn command(&self, kind: DriverKind, name: &[u8], own: &[u8]) -> Vec<u8> {
-        match self {
-            Self::InGitsSandbox => own.to_vec(),
-            Self::OwnSandbox { sandbox, lfs } if name == b"lfs" => {
-                let mut sandbox = sandbox.clone();
-                sandbox.rules.push(PathRule::writable(lfs));
-                sandbox.wrap(kind, own)
-            }
-            Self::OwnSandbox { sandbox, .. } => sandbox.wrap(kind, own),
-        }
-    }
-
-    /// The command of a filter that changes nothing.
-    fn identity(&self) -> Vec<u8> {
-        match self {
-            Self::InGitsSandbox => b"cat".to_vec(),
-            Self::OwnSandbox { sandbox, .. } => sandbox.identity(),
-        }
-    }
-}
-
-impl Drivers {
-    fn of(settings: &[&Setting]) -> Self {
-        let mut drivers = Self::default();
-        for setting in settings {
-            let value = || setting.text().to_vec();
-            match setting.parts() {
-                Some((b"merge", name, b"driver")) => {
-                    drivers.merges.insert(name.to_vec(), value());
-                }
-                Some((b"filter", name, part)) => {
-                    let filter = drivers.filters.entry(name.to_vec()).or_default();
-                    match part {
-                        b"clean" => filter.clean = value(),
-                        b"smudge" => filter.smudge = value(),
-                        b"process" => filter.process = Some(value()),
-                        b"required" => filter.is_required = is_true(setting.text()),
-                        _ => {}
-                    }
-                }
-                _ => {}
-            }
-        }
-        let is_driver =
-            |filter: &Filter| !filter.clean.is_empty() || !filter.smudge.is_empty() || filter.process.is_some();
-        drivers.filters.retain(|_, filter| is_driver(filter));
-        drivers
-    }
-
-    /// The settings that make git run these drivers in the sandbox. All filters are required: otherwise git would continue with unfiltered
-    /// contents if one cannot run.
-    fn replaced(&self, runner: &DriverRunner) -> Vec<ReplacedSetting> {
-        let mut replaced = Vec::new();
-        for (name, filter) in &self.filters {
-            let mut replace = |part: &str, value: Vec<u8>, own: &[u8]| {
-                let key = [b"filter.", name.as_slice(), b".", part.as_bytes()].concat();
-                replaced.push(ReplacedSetting { key, value, own: own.to_vec() });
-            };
-            for (part, own) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
-                if !own.is_empty() {
-                    replace(part, runner.command(DriverKind::Filter, name, own), own);
-                } else if !filter.is_required {
-                    replace(part, runner.identity(), b"cat");
-                }
-            }
-            match &filter.process {
-                Some(own) if own.is_empty() => continue,
-                Some(own) => replace("process", runner.command(DriverKind::Process, name, own), own),
-                None => {}
-            }
-            replace("required", b"true".to_vec(), b"true");
-        }
-        for (name, own) in &self.merges {
-            let key = [b"merge.", name.as_slice(), b".driver"].concat();
-            let value = runner.command(DriverKind::Merge, name, own);
-            replaced.push(ReplacedSetting { key, value, own: own.clone() });
-        }
-        replaced
-    }
-}
-
 /// The settings that switch off the hooks which a repository's settings name. Git 2.54 and newer run them; see git-hook(1).
 fn hooks_off(of_repository: &[Setting]) -> BTreeSet<Vec<u8>> {
     let names = of_repository.iter().filter_map(|setting| match setting.parts() {
@@ -447,12 +333,6 @@ fn hooks_off(of_repository: &[Setting]) -> BTreeSet<Vec<u8>> {
         _ => None,
     });
     names.collect()
-}
-
-/// Parses a boolean; see git-config(1), Values.
-fn is_true(text: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-    ["true", "yes", "on"].contains(&text.as_str()) || text.parse::<i64>().is_ok_and(|number| number != 0)
 }
 
 /// The settings of these scopes, in order; see git-config(1), `--show-scope`, `--show-origin`, `-z`.

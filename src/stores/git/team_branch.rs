@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use cap_std::fs::OpenOptions;
 use parking_lot::Mutex;
 
 use super::branch::is_commit;
@@ -16,7 +18,10 @@ use super::take_over::TeamBranchProblem;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::name::LEAD;
-use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, team_branch, team_folder};
+use crate::domain::worktree_name::{
+    TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, WorktreeName, team_branch, team_folder,
+};
+use crate::platform::Folder;
 use crate::ports::{Durability, PublishOutcome, RecordedMerge, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
 
@@ -32,6 +37,13 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
         RepositoryError::unusable_until(error.to_string(), format!("remove the link {WORKTREES_FOLDER}"))
     })?;
     check_names(main, team)?;
+    if let Some(workspace) = other_workspace(main, team) {
+        let reason = format!(
+            "cannot merge into {target}: another team {team}, in the workspace {}, has branches of the same names",
+            workspace.display()
+        );
+        return Err(RepositoryError::unusable_until(reason, "rename this team"));
+    }
     if merge_into.is_some() && main.commit_of_ref(&format!("refs/heads/{target}"))?.is_none() {
         let reason = format!("cannot merge into `{target}`: there is no such branch");
         let hint = format!("`git branch {target}`, or remove merge_into");
@@ -46,6 +58,18 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
         return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
     }
     Ok(target)
+}
+
+/// The file in the repository with the workspace of a team: its linked checkouts share all branches.
+fn workspace_file(main: &RepoPath, team: &str) -> PathBuf {
+    main.common_dir.join(format!("brigade-workspace-{team}"))
+}
+
+/// The other workspace with a team of this name, if that team still has its worktree there.
+fn other_workspace(main: &RepoPath, team: &str) -> Option<PathBuf> {
+    let workspace = PathBuf::from(files::text(&workspace_file(main, team))?.trim_end());
+    let is_other = !is_same_folder(&workspace, &main.work_tree) && workspace.join(team_folder(team)).is_dir();
+    is_other.then_some(workspace)
 }
 
 /// Refuses branches that are in the place of a folder: git stores a branch name as a path.
@@ -190,8 +214,9 @@ impl TeamBranch {
         format!("refs/heads/{}", self.name)
     }
 
-    /// Creates the team branch at the person's commit, unless it exists.
+    /// Creates the team branch at the person's commit, unless it exists, and records the workspace of the team.
     pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
+        files::replace(&workspace_file(&self.main, &self.team), &format!("{}\n", self.main.work_tree.display()))?;
         let target = self.target_ref();
         if let Some(commit) = self.main.commit_of_ref(&target)? {
             *self.last_commit.lock() = Some(commit);
@@ -337,6 +362,7 @@ impl TeamBranch {
                 self.sync(&self.main.common_dir.join(&target))?;
             }
             *self.last_commit.lock() = Some(commit.to_owned());
+            self.show_in_places(commit);
             // A problem with the files there does not affect the branch.
             Ok(PublishOutcome::Done(self.notice_of_team_worktree()))
         } else if self.target_commit()? == *onto {
@@ -346,12 +372,46 @@ impl TeamBranch {
         }
     }
 
+    /// Shows the commit of the branch in the places of the team's tasks, so that the branch is known there by its name.
+    fn show_in_places(&self, commit: &str) {
+        for folder in files::entries(&self.main.work_tree.join(WORKTREES_FOLDER)) {
+            let name = format!("{WORKTREES_FOLDER}/{}", folder.file_name().unwrap_or_default().to_string_lossy());
+            if WorktreeName::of_folder(&name).is_some_and(|name| name.team == self.team)
+                && let Some(at) = self.main.place_at(&folder)
+            {
+                self.show_in(&at, commit);
+            }
+        }
+    }
+
+    /// Shows the commit of the branch in a place, unless that has it checked out, or git changes it there at this moment.
+    pub(super) fn show_in(&self, at: &RepoPath, commit: &str) {
+        let is_checked_out = at.checked_out_branch().is_ok_and(|branch| branch.as_ref() == Some(&self.name));
+        if !is_checked_out && let Err(error) = set_ref_within(&at.git_dir, &self.target_ref(), commit) {
+            tracing::debug!("cannot show {} in {}: {error}", self.name, at.work_tree.display());
+        }
+    }
+
     /// Makes a changed ref survive a power cut. Git itself would also sync the merge's record, which the board does not need.
     pub(super) fn sync(&self, path: &Path) -> Result<(), RepositoryError> {
         let folder = path.parent().unwrap_or(&self.main.common_dir);
         let synced = [path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
         synced.map_err(|error| failed("sync", path, &error))
     }
+}
+
+/// Sets a ref as git does: a new file with the name of its lock replaces it. Commands can write this git folder, but no link there leads
+/// out of it.
+fn set_ref_within(git_dir: &Path, name: &str, commit: &str) -> io::Result<()> {
+    let folder = Folder::open(git_dir)?.to_dir()?;
+    if let Some(above) = Path::new(name).parent() {
+        folder.create_dir_all(above)?;
+    }
+    let lock = format!("{name}.lock");
+    folder
+        .open_with(&lock, OpenOptions::new().write(true).create_new(true))?
+        .write_all(format!("{commit}\n").as_bytes())?;
+    folder.rename(&lock, &folder, name)
 }
 
 /// Finds merges that the board records and that are no longer on the team branch: it was reset, renamed or deleted. Returns the problem

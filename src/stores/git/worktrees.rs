@@ -179,7 +179,7 @@ impl RepositoryInner {
             WorktreeStatus::Own(at) => {
                 self.main.update_git_folder(&at.git_dir)?;
                 at.restore(&worktree.branch, tips.own.as_deref().unwrap_or(&tips.target), warnings)?;
-                self.refresh_target(&at, &tips.target)?;
+                self.branch.show_in(&at, &tips.target);
                 match self.checkout_branch(&at, worktree)? {
                     BranchStatus::AlreadyOnBranch => {}
                     BranchStatus::Switched(how) => warnings.push(format!("{name}: {how}")),
