@@ -18,9 +18,9 @@ use crate::domain::task::Task;
 use crate::domain::transcript::{Block, TranscriptEntry};
 use crate::domain::transition::Actor;
 use crate::service::approvals;
-use crate::service::command::{self, CommandOutcome, TimeLimit};
+use crate::service::command::{CommandOutcome, TimeLimit};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
-use crate::tools::table;
+use crate::tools::{command_hints, table};
 
 /// The most bytes of the last block's output in a task's result.
 const RESULT_BYTES_MAX: usize = 400;
@@ -117,9 +117,8 @@ impl TaskRun {
         record_call(host, &id, COMMAND_TOOL, input).await?;
         let step = host.step(&id, COMMAND_TOOL, headline(&script));
         let script = format!("{SCRIPT_PREFIX}{script}");
-        let commands = host.context.command_context();
         let limit = TimeLimit::of_command(host.context.limits.command_timeout);
-        let work = command::run(&script, limit, &commands);
+        let work = command_hints::run(&script, limit, &host.context);
         let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
         let result = host.run_step(step, work, failure).await;
         let (text, is_error) = match &result {

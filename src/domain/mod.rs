@@ -19,6 +19,7 @@ pub mod event;
 pub mod evidence;
 pub mod failed_attempt;
 pub mod failure_summary;
+pub mod git_hints;
 pub mod json_document;
 pub mod member_place;
 pub mod message;

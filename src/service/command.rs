@@ -138,6 +138,8 @@ pub struct CommandOutcome {
     pub output: String,
     /// The processes that could not be ended.
     pub survivors: Vec<i32>,
+    /// Hints for the agent that ran it.
+    pub hints: Vec<String>,
 }
 
 impl CommandOutcome {
@@ -160,11 +162,16 @@ impl CommandOutcome {
         failure_summary::summary_of_command(&self.ending_text(), &self.output)
     }
 
-    /// The output, and below it the end of the command.
+    /// The output, and below it the end of the command and the hints.
     pub fn report(&self) -> String {
         let output = self.output.trim_end();
         let line = if output.is_empty() { "" } else { "\n" };
-        format!("{output}{line}[{}]", self.ending_text())
+        self.with_hints(&format!("{output}{line}[{}]", self.ending_text()))
+    }
+
+    /// The text, and below it the hints.
+    pub fn with_hints(&self, text: &str) -> String {
+        self.hints.iter().fold(text.to_owned(), |text, hint| format!("{text}\nhint: {hint}"))
     }
 
     /// The end of the command for models and people, such as "exit status 1".
@@ -235,7 +242,7 @@ pub async fn run(
     };
     let EndedCommand { output, survivors } = running.end().await;
     let output = output.split_inclusive('\n').filter(|line| !is_harmless_git_error(line.trim_end())).collect();
-    Ok(CommandOutcome { end, output, survivors })
+    Ok(CommandOutcome { end, output, survivors, hints: Vec::new() })
 }
 
 /// Returns true for an error message of git that agents need not see: in a worktree git cannot lock packed refs, and continues. Brigade

@@ -108,7 +108,8 @@ fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext
         Err(ToolError::Recoverable(text)) => Err(ToolError::Recoverable(sanitized_text(&text, bytes_max))),
         Err(ToolError::CommandFailed(outcome)) => {
             let output = sanitized_text(&outcome.output, bytes_max);
-            Err(ToolError::CommandFailed(CommandOutcome { output, ..outcome }))
+            let hints = outcome.hints.iter().map(|hint| sanitized_text(hint, bytes_max)).collect();
+            Err(ToolError::CommandFailed(CommandOutcome { output, hints, ..outcome }))
         }
         Err(ToolError::ClaimLost(text)) => Err(ToolError::ClaimLost(sanitized_text(&text, bytes_max))),
         Err(ToolError::Fatal(text)) => Err(ToolError::Fatal(sanitized_text(&text, bytes_max))),

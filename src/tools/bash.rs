@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::command_hints;
 use super::prelude::*;
 use crate::domain::shell_blocks::headline;
-use crate::service::command;
 
 /// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools.
 #[derive(Deserialize, JsonSchema)]
@@ -24,14 +24,14 @@ impl TypedTool for Bash {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("command", &self.command)?;
         let timeout = timeout(self.timeout, context)?;
-        let outcome = command::run(&self.command, timeout, &context.command_context()).await?;
+        let outcome = command_hints::run(&self.command, timeout.into(), context).await?;
         context.record_work();
         if !outcome.is_success() {
             return Err(ToolError::CommandFailed(outcome));
         }
         match outcome.output.trim_end() {
             "" => Ok(ToolOutput::text(outcome.report())),
-            output => Ok(ToolOutput::text(output)),
+            output => Ok(ToolOutput::text(outcome.with_hints(output))),
         }
     }
 }

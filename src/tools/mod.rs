@@ -13,6 +13,7 @@ mod ask;
 mod bash;
 mod broadcast;
 mod claim_task;
+pub(crate) mod command_hints;
 mod delete_file;
 mod edit_file;
 mod glob;

@@ -766,6 +766,47 @@ fn verify_before_merge_is_a_step() {
     assert_eq!((run.code, workspace.task(1)["attempt"].as_u64()), (Some(0), Some(1)), "{run:?}");
 }
 
+/// The results of the member's calls in order: what its model read.
+fn results(workspace: &TestWorkspace, member: &str) -> Vec<String> {
+    let transcript = workspace.read(&format!(".team/transcripts/{member}.jsonl"));
+    let records = transcript.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let blocks = records.flat_map(|record| record["content"].as_array().cloned().unwrap_or_default());
+    let results = blocks.filter(|block| block["type"] == "tool_result");
+    results.map(|result| result["content"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn refused_git_command_says_what_to_do_instead() {
+    let bash = |command: &str| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let report = json!({ "call": [{ "tool": "task_update", "input": {
+        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
+    let script = json!({ "m1.task": [
+        bash("git -C ../.. commit -q --allow-empty -m x"),
+        bash("git push ../.. HEAD:refs/heads/x"),
+        bash("git worktree add ../x"),
+        bash("git remote add y https://example.invalid 2>&1 | tail -5"),
+        bash("git commit -q --allow-empty -m mine; git init -q $(mktemp -d)/elsewhere"),
+        report,
+    ] });
+    let workspace = scripted_repository("## One\nrequires: first\n", &script);
+    if !workspace.run(&["doctor"]).out.contains("they see the control files read-only") {
+        return;
+    }
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let results = results(&workspace, "m1");
+    let commit_here = "\nhint: commands write only in this folder and in temporary ones. Commit here: ";
+    for (result, message) in results.iter().zip([
+        "index.lock': Read-only file system",
+        "failed to push some refs to '../..'",
+        "Preparing worktree",
+    ]) {
+        assert!(result.contains(message) && result.contains(commit_here), "{result}");
+    }
+    assert!(results[3].contains("\nhint: commands cannot change git's settings. "), "{}", results[3]);
+    assert_eq!(results[4], "[exit status 0]", "a commit in its own place, and a repository in a temporary folder");
+}
+
 /// The member `m1` has no task, but mail gives it a turn.
 #[test]
 fn member_without_task_writes_nothing() {
