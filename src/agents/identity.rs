@@ -6,7 +6,7 @@ use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::team_spec::MemberSpec;
 
 /// The paragraph about isolation in the system prompt of a teammate.
-const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch. The claim names it, and your tools start there. Write nowhere else: no other branch, tag or stash. Servers that you start use the ten ports from $BRIGADE_PORT_BASE on. When you report the task completed, your changes are committed and your branch is merged. After a conflict, or if verify fails on the merged result, fix it in your worktree and report again. A merge that drops lines or words of others is refused.";
+const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch. The claim names it, and your tools start there. Write nowhere else. Servers that you start use the ten ports from $BRIGADE_PORT_BASE on. When you report the task completed, your changes are committed, and the commit that is checked out is merged: no other branch, no tag, no stash. After a conflict, or if verify fails on the merged result, fix it in your worktree and report again. A merge that drops lines or words of others is refused.";
 
 /// The paragraph about isolation in the system prompt of the lead.
 const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";

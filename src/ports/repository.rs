@@ -1,7 +1,7 @@
 //! The git repository of a team with isolation: a worktree for each task, and merges of its work.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -136,6 +136,14 @@ pub struct Worktree {
     pub kept_branch: Option<String>,
     /// Warnings about its creation, for people.
     pub warnings: Vec<String>,
+}
+
+impl Worktree {
+    /// Returns the folder that has it in `.worktrees/`.
+    pub fn workspace(&self) -> &Path {
+        let parts = Path::new(&self.name).components().count();
+        self.root.ancestors().nth(parts).unwrap_or(&self.root)
+    }
 }
 
 /// The worktree of the team branch, which has the merged work of all tasks.

@@ -84,9 +84,8 @@ impl TaskWorktree {
     /// Tells a reviewer how to see the committed work.
     pub(super) fn location_text(&self) -> String {
         let Worktree { branch, into, .. } = &self.worktree;
-        format!(
-            "The work is on branch {branch}, not merged yet. In any folder of the repository run: git diff {into}...{branch}"
-        )
+        let workspace = self.worktree.workspace().display();
+        format!("The work is on branch {branch}, not merged yet. In {workspace} run: git diff {into}...{branch}")
     }
 
     /// Removes the worktree of a completed task. Returns a warning if it keeps something.

@@ -40,7 +40,8 @@ fn task_is_merged_after_person_approves_review() {
     let review = wait_for_request(&workspace, "review", &mut run);
     let text = review["plan"].as_str().unwrap();
     assert!(text.contains("exit status 0") && text.contains("it is there"), "{text}");
-    assert!(text.contains("git diff brigade/crew...brigade-tasks/crew/task-1"), "{text}");
+    let diff = format!("In {} run: git diff brigade/crew...brigade-tasks/crew/task-1", workspace.path().display());
+    assert!(text.contains(&diff), "{text}");
     assert!(git(workspace.path(), &["diff", "brigade/crew...brigade-tasks/crew/task-1"]).contains("+line"));
     assert!(!workspace.join("new.txt").exists());
     let holder = workspace.task(1)["owner"].clone();
