@@ -241,14 +241,7 @@ pub async fn run(
         }
     };
     let EndedCommand { output, survivors } = running.end().await;
-    let output = output.split_inclusive('\n').filter(|line| !is_harmless_git_error(line.trim_end())).collect();
     Ok(CommandOutcome { end, output, survivors, hints: Vec::new() })
-}
-
-/// Returns true for an error message of git that agents need not see: in a worktree git cannot lock packed refs, and continues. Brigade
-/// removes the files that git therefore leaves.
-fn is_harmless_git_error(line: &str) -> bool {
-    line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.

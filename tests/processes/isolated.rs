@@ -807,6 +807,33 @@ fn refused_git_command_says_what_to_do_instead() {
     assert_eq!(results[4], "[exit status 0]", "a commit in its own place, and a repository in a temporary folder");
 }
 
+/// A place of its own has branches, tags and a stash, and only the commit that is checked out is merged.
+#[test]
+fn work_of_other_branch_is_merged_and_tag_is_not() {
+    let bash = |command: &str| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let report = json!({ "call": [{ "tool": "task_update", "input": {
+        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
+    let script = json!({ "m1.task": [
+        bash("echo a > a.txt; git checkout -q -b feature/login; git tag v1; git add a.txt; git stash -q"),
+        bash("git stash pop; git commit -q -m 'Add a'"),
+        bash("git commit -q --amend -m 'Add a.txt'; git switch -q feature/login"),
+        bash("git branch left HEAD~1 2>&1; exit 3"),
+        report,
+    ] });
+    let workspace = scripted_repository("## One\nrequires: first\n", &script);
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let results = results(&workspace, "m1");
+    let hint = "hint: the branch feature/login is checked out; new or changed: the stash (git stash pop), the tag v1. The commit that is checked out when you complete the task is merged, if it contains brigade-tasks/crew/task-1; other branches, tags and the stash are not.";
+    assert_eq!(results[0], format!("[exit status 0]\n{hint}"));
+    assert!(results[1].contains("Dropped refs/stash@{0}") && !results[1].contains("hint: "), "{}", results[1]);
+    assert_eq!(results[2], "[exit status 0]", "the same branch as before");
+    assert!(results[3].starts_with("[exit status 3]\nhint: new or changed: the branch left. The "), "{}", results[3]);
+    let merged = git(workspace.path(), &["log", "--format=%s", "brigade/crew"]);
+    assert!(merged.contains("Add a.txt\n"), "{merged}");
+    assert_eq!(git(workspace.path(), &["tag"]), "");
+}
+
 /// The member `m1` has no task, but mail gives it a turn.
 #[test]
 fn member_without_task_writes_nothing() {
