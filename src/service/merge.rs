@@ -56,7 +56,7 @@ impl TaskWorktree {
         StepGuard { before: self.step.send_replace(step), worktree: self }
     }
 
-    /// The variables that set git's author and committer for the teammate.
+    /// The variables for git: the teammate as author and committer, and settings.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let [name, email] = self.worktree.assignment.signature();
         vec![
@@ -64,12 +64,13 @@ impl TaskWorktree {
             ("GIT_AUTHOR_EMAIL", email.clone()),
             ("GIT_COMMITTER_NAME", name),
             ("GIT_COMMITTER_EMAIL", email),
-            // A command in a worktree can write neither branch logs nor the files of `git gc`.
+            // `git gc` in the background would be ended with its command. Commands cannot write git's settings, which would get the
+            // upstream of a new branch.
             ("GIT_CONFIG_COUNT", "2".to_owned()),
-            ("GIT_CONFIG_KEY_0", "core.logAllRefUpdates".to_owned()),
-            ("GIT_CONFIG_VALUE_0", "false".to_owned()),
-            ("GIT_CONFIG_KEY_1", "gc.auto".to_owned()),
-            ("GIT_CONFIG_VALUE_1", "0".to_owned()),
+            ("GIT_CONFIG_KEY_0", "gc.auto".to_owned()),
+            ("GIT_CONFIG_VALUE_0", "0".to_owned()),
+            ("GIT_CONFIG_KEY_1", "branch.autoSetupMerge".to_owned()),
+            ("GIT_CONFIG_VALUE_1", "false".to_owned()),
         ]
     }
 

@@ -817,10 +817,13 @@ fn work_of_other_branch_is_merged_and_tag_is_not() {
         bash("echo a > a.txt; git checkout -q -b feature/login; git tag v1; git add a.txt; git stash -q"),
         bash("git stash pop; git commit -q -m 'Add a'"),
         bash("git commit -q --amend -m 'Add a.txt'; git switch -q feature/login"),
-        bash("git branch left HEAD~1 2>&1; exit 3"),
+        bash("git log -1 --format=%s feature/login@{1}"),
+        bash("git branch left origin/theirs 2>&1; exit 3"),
         report,
     ] });
     let workspace = scripted_repository("## One\nrequires: first\n", &script);
+    git(workspace.path(), &["remote", "add", "origin", "."]);
+    git(workspace.path(), &["update-ref", "refs/remotes/origin/theirs", "HEAD"]);
     let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let results = results(&workspace, "m1");
@@ -828,10 +831,27 @@ fn work_of_other_branch_is_merged_and_tag_is_not() {
     assert_eq!(results[0], format!("[exit status 0]\n{hint}"));
     assert!(results[1].contains("Dropped refs/stash@{0}") && !results[1].contains("hint: "), "{}", results[1]);
     assert_eq!(results[2], "[exit status 0]", "the same branch as before");
-    assert!(results[3].starts_with("[exit status 3]\nhint: new or changed: the branch left. The "), "{}", results[3]);
+    assert_eq!(results[3], "Add a", "the log of the branch");
+    assert!(results[4].starts_with("[exit status 3]\nhint: new or changed: the branch left. The "), "{}", results[4]);
     let merged = git(workspace.path(), &["log", "--format=%s", "brigade/crew"]);
     assert!(merged.contains("Add a.txt\n"), "{merged}");
     assert_eq!(git(workspace.path(), &["tag"]), "");
+}
+
+#[test]
+fn runbook_reads_hint_and_its_result_has_none() {
+    let workspace =
+        repository("## Log in\n```sh\ngit checkout -q -b feature/login\necho x > x.txt; echo made x\n```\n");
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let task = workspace.task(1);
+    let results = results(&workspace, task["owner"].as_str().unwrap());
+    assert!(
+        results[0].starts_with("made x\n[exit status 0]\nhint: the branch feature/login is checked out. "),
+        "{results:?}"
+    );
+    assert_eq!(task["result"]["summary"], "made x", "{task}");
+    assert_eq!(workspace.read(".worktrees/crew/x.txt"), "x\n");
 }
 
 /// The member `m1` has no task, but mail gives it a turn.
