@@ -767,7 +767,7 @@ fn verify_before_merge_is_a_step() {
 }
 
 /// The results of the member's calls in order: what its model read.
-fn results(workspace: &TestWorkspace, member: &str) -> Vec<String> {
+fn member_results(workspace: &TestWorkspace, member: &str) -> Vec<String> {
     let transcript = workspace.read(&format!(".team/transcripts/{member}.jsonl"));
     let records = transcript.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let blocks = records.flat_map(|record| record["content"].as_array().cloned().unwrap_or_default());
@@ -780,7 +780,8 @@ fn refused_git_command_says_what_to_do_instead() {
     let bash = |command: &str| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
     let report = json!({ "call": [{ "tool": "task_update", "input": {
         "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
-    let script = json!({ "m1.task": [
+    let lead_commits = [bash("git commit -q --allow-empty -m x"), json!({ "say": "Planned." })];
+    let script = json!({ "lead.goal": lead_commits, "mail": [{ "say": "Read." }], "report": [{ "say": "Done." }], "m1.task": [
         bash("git -C ../.. commit -q --allow-empty -m x"),
         bash("git push ../.. HEAD:refs/heads/x"),
         bash("git worktree add ../x"),
@@ -789,13 +790,16 @@ fn refused_git_command_says_what_to_do_instead() {
         report,
     ] });
     let workspace = scripted_repository("## One\nrequires: first\n", &script);
+    let config = workspace.read("brigade.toml");
+    let lead = "[teams.crew.lead]\nprovider = \"scripted\"\nmodel = \"script.json\"\n";
+    workspace.write("brigade.toml", &format!("{config}{lead}"));
     if !workspace.run(&["doctor"]).out.contains("they see the control files read-only") {
         return;
     }
-    let run = workspace.run(&["run", "crew"]);
+    let run = workspace.run(&["run", "crew", "Try git"]);
     assert_eq!(run.code, Some(0), "{run:?}");
-    let results = results(&workspace, "m1");
-    let commit_here = "\nhint: commands write only in this folder and in temporary ones. Commit here: ";
+    let results = member_results(&workspace, "m1");
+    let commit_here = "\nhint: outside of this folder the workspace is read-only. Commit here, ";
     for (result, message) in results.iter().zip([
         "index.lock': Read-only file system",
         "failed to push some refs to '../..'",
@@ -803,8 +807,13 @@ fn refused_git_command_says_what_to_do_instead() {
     ]) {
         assert!(result.contains(message) && result.contains(commit_here), "{result}");
     }
-    assert!(results[3].contains("\nhint: commands cannot change git's settings. "), "{}", results[3]);
+    assert!(results[3].contains("\nhint: commands cannot change the repository's git settings. "), "{}", results[3]);
     assert_eq!(results[4], "[exit status 0]", "a commit in its own place, and a repository in a temporary folder");
+    let lead_result = &member_results(&workspace, "lead")[0];
+    assert!(
+        lead_result.contains("\nhint: the lead's commands cannot change the repository. Add a task"),
+        "{lead_result}"
+    );
 }
 
 /// A place of its own has branches, tags and a stash, and only the commit that is checked out is merged.
@@ -826,7 +835,7 @@ fn work_of_other_branch_is_merged_and_tag_is_not() {
     git(workspace.path(), &["update-ref", "refs/remotes/origin/theirs", "HEAD"]);
     let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
-    let results = results(&workspace, "m1");
+    let results = member_results(&workspace, "m1");
     let hint = "hint: the branch feature/login is checked out; new or changed: the stash (git stash pop), the tag v1. The commit that is checked out when you complete the task is merged, if it contains brigade-tasks/crew/task-1; other branches, tags and the stash are not.";
     assert_eq!(results[0], format!("[exit status 0]\n{hint}"));
     assert!(results[1].contains("Dropped refs/stash@{0}") && !results[1].contains("hint: "), "{}", results[1]);
@@ -845,7 +854,7 @@ fn runbook_reads_hint_and_its_result_has_none() {
     let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let task = workspace.task(1);
-    let results = results(&workspace, task["owner"].as_str().unwrap());
+    let results = member_results(&workspace, task["owner"].as_str().unwrap());
     assert!(
         results[0].starts_with("made x\n[exit status 0]\nhint: the branch feature/login is checked out. "),
         "{results:?}"
@@ -858,7 +867,7 @@ fn runbook_reads_hint_and_its_result_has_none() {
 #[test]
 fn member_without_task_writes_nothing() {
     let call = |tool: &str, input: Value| json!({ "call": [{ "tool": tool, "input": input }] });
-    let command = "echo x > by-command.txt; echo x >> log.txt";
+    let command = "echo x > by-command.txt; echo x >> log.txt; git commit -q --allow-empty -m x";
     let script = json!({
         "m2.task": [
             call("send_message", json!({ "to": "m1", "content": "Write a file." })),
@@ -877,10 +886,11 @@ fn member_without_task_writes_nothing() {
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let transcript = workspace.read(".team/transcripts/m1.jsonl");
     let refusal = "files can be written only in the worktree of a task";
-    assert_eq!(transcript.matches(refusal).count(), 2, "{transcript}");
+    assert_eq!(transcript.matches(&format!("\"content\":\"{refusal}")).count(), 2, "{transcript}");
     assert!(!workspace.join("by-tool.txt").exists());
     if is_confined {
         assert!(transcript.contains("Read-only file system"), "{transcript}");
+        assert!(transcript.contains(&format!("hint: {refusal}")), "{transcript}");
         assert!(!workspace.join("by-command.txt").exists());
         assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
     }
