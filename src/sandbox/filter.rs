@@ -2,11 +2,12 @@
 //!
 //! Git starts these drivers itself, by a shell command from its settings. [`DriverSandbox::wrap`] rewrites such a command, so that git
 //! starts this program instead. It runs the original command in the same namespaces as commands, with git's pipes as stdin and stdout.
-//! [`DriverSandbox::command`] runs git itself like that; its drivers need no sandbox of their own.
+//! [`DriverSandbox::command`] runs git itself like that; its drivers need no sandbox of their own. A git without drivers starts no
+//! program of others: it needs no process namespace, and at [`Level::MountsOnly`] the process that confines itself becomes git.
 //!
 //! ```text
 //! git -- exec brigade __guard filter … --> outer --> inner (1 in its process namespace) --> sh -c COMMAND
-//! Brigade ------------------------------> outer --> inner (1 in its process namespace) --> git
+//! Brigade ------------------------------> git, in the same process, if no driver can run
 //! ```
 //!
 //! The outer process dies with its parent, the inner one with the outer one, and everything in the namespace with the inner one. Without a
@@ -126,7 +127,8 @@ impl DriverSandbox {
             CommandSpec { level: self.level, input: Input::Empty, script: OsString::new(), rules: self.rules.clone() };
         let mut command = Command::new(self.program.as_ref()?);
         let mark = processes::own_mark();
-        command.args([GUARD_ARGUMENT, &mark, "filter", "outer"]).args(Job { spec, words: words.to_vec() }.arguments());
+        let role = if self.level == Level::Full { "outer" } else { "become" };
+        command.args([GUARD_ARGUMENT, &mark, "filter", role]).args(Job { spec, words: words.to_vec() }.arguments());
         Some(command)
     }
 
@@ -192,6 +194,7 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let result = match what.to_str()? {
         "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
         "outer" => outer(&Job::from_arguments(rest)?),
+        "become" => inner(&Job::from_arguments(rest)?),
         "inner" => inner(&Job::from_arguments(rest)?),
         kind => driver(DriverKind::from_word(kind)?, rest)?,
     };

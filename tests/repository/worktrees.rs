@@ -271,7 +271,7 @@ async fn checked_out_branch_of_others_is_not_merged() {
     for looked_at in [&["switch", "-q", "wip"][..], &["switch", "-q", "--detach", "wip"]] {
         git(&worktree.root, looked_at);
         let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
-        assert!(refused.contains("the work belongs on brigade-tasks/crew/task-3"), "{looked_at:?}: {refused}");
+        assert!(refused.contains("The work belongs on brigade-tasks/crew/task-3"), "{looked_at:?}: {refused}");
     }
     commit_as_teammate(&worktree.root, "alice", &["--allow-empty", "-m", "On top of it"]);
     assert!(repo.repository.commit(&worktree, "").await.unwrap().is_err());

@@ -51,7 +51,7 @@ impl RepositoryInner {
         }
         let current_text = current.as_ref().map_or_else(|| "no branch".to_owned(), |name| format!("the branch {name}"));
         let refusal = format!(
-            "{current_text} is checked out in the worktree, but the work belongs on {branch}. Run git switch {branch}, or git branch -M {branch}"
+            "{current_text} is checked out in the worktree, but it lacks commits of {branch}, or has commits of others. The work belongs on {branch}: run git switch {branch} and merge your work there, or git switch -C {branch} to continue from what is checked out"
         );
         if at.unfinished_operation().is_some_and(|what| what != "merge") {
             return Ok(BranchStatus::OffBranch(refusal));

@@ -161,6 +161,10 @@ impl Settings {
         if sandbox.level == Level::Off {
             return None;
         }
+        let has_drivers = self.listing.lock().as_ref().is_none_or(|listing| !listing.replaced.is_empty());
+        if !has_drivers {
+            sandbox.level = Level::MountsOnly;
+        }
         sandbox.rules.extend(task_rules(&at.work_tree));
         sandbox.command(words)
     }
