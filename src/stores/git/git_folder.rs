@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use super::command::{RepoPath, path_of};
 use super::files::{self, failed};
 use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::RepositoryError;
 
 /// The file that names the git folder with the shared files, such as `config`.
@@ -69,9 +70,7 @@ impl RepoPath {
             // Linked checkouts have their own sparse patterns.
             let own = self.git_dir.join(name);
             let from = if own.exists() { own } else { self.common_dir.join(name) };
-            if let Ok(content) =
-                crate::platform::reading::read(&from, crate::platform::reading::AllowedKinds::FilesHere, COPY_BYTES_MAX)
-            {
+            if let Ok(content) = reading::read(&from, AllowedKinds::FilesHere, COPY_BYTES_MAX) {
                 replace(&git_dir.join(name), &content)?;
             }
         }
@@ -118,7 +117,7 @@ fn relative_to(main: &RepoPath, up: &str, name: &str) -> PathBuf {
 }
 
 /// Sets a branch in a git folder that no git works in.
-pub(super) fn write_ref(git_dir: &Path, branch: &str, commit: &str) -> Result<(), RepositoryError> {
+fn write_ref(git_dir: &Path, branch: &str, commit: &str) -> Result<(), RepositoryError> {
     let path = git_dir.join("refs/heads").join(branch);
     create_folder(path.parent().unwrap_or(git_dir))?;
     write(&path, format!("{commit}\n").as_bytes())

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::branch::is_commit;
 use super::command::{RepoPath, text_of};
 use super::files::{self, failed, remove_file, remove_folder};
-use super::git_folder::{Head, write_ref};
+use super::git_folder::Head;
 use super::ignore_rules::ignore_contents;
 use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES};
 use crate::platform;
@@ -95,9 +95,7 @@ impl RepoPath {
         let at = self.place_at(&making).ok_or_else(|| failed("create", &making, &"it was removed meanwhile"))?;
         at.git(["-c", CHECKOUT_WORKERS, "read-tree", "-m", "-u", "HEAD"]).ok()?;
         files::write(&at.git_dir.join(MARK_FILE), "")?;
-        let agent = making.join(AGENT_FOLDER);
-        fs::create_dir_all(&agent).map_err(|error| failed("create", &agent, &error))?;
-        ignore_contents(&agent)?;
+        create_agent_folder(&making)?;
         finish(&making)?;
         fs::rename(&making, root).map_err(|error| failed("rename", &making, &error))?;
         self.place_at(root).ok_or_else(|| failed("create", root, &"it was removed meanwhile"))
@@ -178,15 +176,13 @@ impl RepoPath {
         let new = marker.join(".git");
         copy_folder(&linked, &new)?;
         self.write_git_folder_of_linked(&new)?;
+        create_agent_folder(root)?;
         if git_dir.symlink_metadata().is_err() {
             fs::rename(&new, &git_dir).map_err(|error| failed("rename", &new, &error))?;
         } else if platform::exchange(&new, &git_dir).is_err() {
             remove_file(&git_dir)?;
             fs::rename(&new, &git_dir).map_err(|error| failed("rename", &new, &error))?;
         }
-        let agent = root.join(AGENT_FOLDER);
-        fs::create_dir_all(&agent).map_err(|error| failed("create", &agent, &error))?;
-        ignore_contents(&agent)?;
         remove_folder(&linked)?;
         remove_folder(&marker)
     }
@@ -200,9 +196,6 @@ impl RepoPath {
         };
         let Some(commit) = commit else { return Err(failed("take over", new, &"its HEAD names no commit")) };
         self.write_git_folder(new, branch.map_or(Head::Detached, Head::Branch), &commit)?;
-        if let Some(branch) = branch {
-            write_ref(new, branch, &commit)?;
-        }
         files::write(&new.join(MARK_FILE), "")
     }
 }
@@ -210,6 +203,12 @@ impl RepoPath {
 /// Returns true if Brigade made the place.
 pub(super) fn is_marked(at: &RepoPath) -> bool {
     at.git_dir.join(MARK_FILE).is_file()
+}
+
+fn create_agent_folder(root: &Path) -> Result<(), RepositoryError> {
+    let agent = root.join(AGENT_FOLDER);
+    fs::create_dir_all(&agent).map_err(|error| failed("create", &agent, &error))?;
+    ignore_contents(&agent)
 }
 
 /// The path next to a place with this prefix before its name.
