@@ -1,5 +1,5 @@
-//! Merges. A merge is made without a checkout and checked for lost lines. The caller verifies it in a scratch worktree. One
-//! transaction of refs then makes it visible.
+//! Merges. A merge is made without a checkout and checked for lost lines. The caller verifies it in a scratch worktree. A
+//! move of the team branch then makes it visible.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -50,10 +50,12 @@ impl RepositoryInner {
         let merge = Merge { onto, commit };
         // If nothing was merged since the branch's base, the merge equals the branch.
         let equals_branch = base == merge.onto && tree == work;
-        Ok(match self.refusal(worktree, &merge.onto, [&base, tip, &tree], equals_branch)? {
-            Some(refusal) => MergeOutcome::Refused(refusal),
-            None => MergeOutcome::Created(merge),
-        })
+        if let Some(refusal) = self.refusal(worktree, &merge.onto, [&base, tip, &tree], equals_branch)? {
+            return Ok(MergeOutcome::Refused(refusal));
+        }
+        // No branch has the commit until it is verified, and a `git gc` of the person would remove it.
+        self.main.git(["update-ref", "--no-deref", &self.merged_ref(assignment), &merge.commit]).ok()?;
+        Ok(MergeOutcome::Created(merge))
     }
 
     /// The reason why a merge of `tip` with the result `tree` must not be published. `base` is the merge base.
@@ -223,9 +225,8 @@ impl RepositoryInner {
             // The launch reports it.
             tracing::warn!("{error}");
         }
-        let merged = format!("option no-deref\nupdate {} {}\n", self.merged_ref(assignment), merge.commit);
         let reason = format!("brigade: merge {}", assignment.identifier());
-        self.branch.move_target(&merge.onto, &merge.commit, &merged, &reason)
+        self.branch.move_target(&merge.onto, &merge.commit, &reason)
     }
 }
 

@@ -172,7 +172,7 @@ async fn on_blocking_thread<R: Send + 'static>(
 }
 
 impl RepositoryInner {
-    /// The ref that records a task's merge until the board records it.
+    /// The ref with the last merge commit of a task, until the board records the merge. The task is merged if the target branch has it.
     fn merged_ref(&self, assignment: &Assignment) -> String {
         format!("refs/brigade/{}/merged/task-{}", self.branch.team, assignment.task.0)
     }

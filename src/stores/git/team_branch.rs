@@ -292,7 +292,7 @@ impl TeamBranch {
         } else {
             self.create_merge_of_person(&onto, theirs, name, other)?
         };
-        match self.move_target(&onto, &new, "", &format!("brigade: merge {name}"))? {
+        match self.move_target(&onto, &new, &format!("brigade: merge {name}"))? {
             PublishOutcome::Done(notice) => Ok(PersonMerge::Merged(notice)),
             PublishOutcome::Moved => {
                 let action = format!("merge {name} into {}", self.name);
@@ -333,13 +333,11 @@ impl TeamBranch {
         self.main.commit_tree(&[], [&tree, &text], &[onto, theirs], author)
     }
 
-    /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree. `ref_commands` are further lines
-    /// for `git update-ref --stdin` in the same transaction.
+    /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree.
     pub(super) fn move_target(
         &self,
         onto: &str,
         commit: &str,
-        ref_commands: &str,
         reason: &str,
     ) -> Result<PublishOutcome, RepositoryError> {
         let target = self.target_ref();
@@ -351,11 +349,9 @@ impl TeamBranch {
         if self.target_commit()? != *onto {
             return Ok(PublishOutcome::Moved);
         }
-        let transaction =
-            format!("start\noption no-deref\nupdate {target} {commit} {onto}\n{ref_commands}prepare\ncommit\n");
-        let update = self.main.git(["update-ref", "--create-reflog", "-m", reason, "--stdin"]);
-        let output = update.input(transaction).run()?;
-        // Git moves the refs one by one, so a failure may concern only a later one.
+        let start = ["update-ref", "--no-deref", "--create-reflog", "-m", reason];
+        let output = self.main.git(start.iter().chain(&[target.as_str(), commit, onto])).run()?;
+        // A git that fails may have moved it before.
         let is_moved = output.code == 0 || self.target_commit()? == *commit;
         if is_moved {
             if self.durability == Durability::Power {
@@ -392,7 +388,7 @@ impl TeamBranch {
         }
     }
 
-    /// Makes a changed ref survive a power cut. Git itself would also sync the merge's record, which the board does not need.
+    /// Makes a changed ref survive a power cut.
     pub(super) fn sync(&self, path: &Path) -> Result<(), RepositoryError> {
         let folder = path.parent().unwrap_or(&self.main.common_dir);
         let synced = [path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
