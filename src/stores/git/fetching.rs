@@ -34,16 +34,27 @@ impl RepoPath {
         if error.is_general() { Err(error) } else { Ok(Err(error.to_string().replace('\n', "; "))) }
     }
 
-    /// The refs of a place with commits that `self`, the person's repository, lacks.
+    /// The refs of a place with commits that `self`, the person's repository, lacks. If the place lacks the commit too, the ref is that of
+    /// a branch which the person removed.
     pub(super) fn unfetched_refs(&self, at: &RepoPath) -> Result<Vec<UnfetchedRef>, RepositoryError> {
-        let all = at.refs(&REFS)?;
-        if all.is_empty() {
-            return Ok(Vec::new());
+        let refs = at.refs(&REFS)?.into_iter().map(|(name, commit)| UnfetchedRef { name, commit }).collect();
+        let unfetched = self.refs_by_existence(refs, false)?;
+        at.refs_by_existence(unfetched, true)
+    }
+
+    /// The refs of which this repository has the commits, or lacks them.
+    fn refs_by_existence(
+        &self,
+        refs: Vec<UnfetchedRef>,
+        is_existing: bool,
+    ) -> Result<Vec<UnfetchedRef>, RepositoryError> {
+        if refs.is_empty() {
+            return Ok(refs);
         }
-        let input: String = all.iter().map(|(_, commit)| format!("{commit}\n")).collect();
-        let known = self.git(["cat-file", "--batch-check=%(objecttype)"]).input(input).ok()?.line();
-        let is_missing = |line: &str| line.ends_with("missing");
-        let refs = all.into_iter().zip(known.lines()).filter(|(_, line)| is_missing(line));
-        Ok(refs.map(|((name, commit), _)| UnfetchedRef { name, commit }).collect())
+        let input: String = refs.iter().map(|unfetched| format!("{}\n", unfetched.commit)).collect();
+        let kinds = self.git(["cat-file", "--batch-check=%(objecttype)"]).input(input).ok()?.line();
+        let of_refs = refs.into_iter().zip(kinds.lines());
+        let is_wanted = |kind: &str| kind.ends_with("missing") != is_existing;
+        Ok(of_refs.filter_map(|(unfetched, kind)| is_wanted(kind).then_some(unfetched)).collect())
     }
 }
