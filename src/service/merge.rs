@@ -23,7 +23,9 @@ use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
-use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree};
+use crate::ports::{
+    Assignment, Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree,
+};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
@@ -45,6 +47,26 @@ pub struct TaskWorktree {
     pub step: watch::Sender<WorkStep>,
 }
 
+/// The variables for git in a task's worktree: the teammate as author and committer, and settings.
+pub fn git_variables(assignment: &Assignment) -> Vec<(&'static str, String)> {
+    let [name, email] = assignment.signature();
+    vec![
+        ("GIT_AUTHOR_NAME", name.clone()),
+        ("GIT_AUTHOR_EMAIL", email.clone()),
+        ("GIT_COMMITTER_NAME", name),
+        ("GIT_COMMITTER_EMAIL", email),
+        // `git gc` in the background would be ended with its command. Commands cannot write git's settings, which would get the
+        // upstream of a new branch.
+        ("GIT_CONFIG_COUNT", "2".to_owned()),
+        ("GIT_CONFIG_KEY_0", "gc.auto".to_owned()),
+        ("GIT_CONFIG_VALUE_0", "0".to_owned()),
+        ("GIT_CONFIG_KEY_1", "branch.autoSetupMerge".to_owned()),
+        ("GIT_CONFIG_VALUE_1", "false".to_owned()),
+        // A worktree starts with the branches that the person has then. If the person removes one and its commits, git only warns.
+        ("GIT_REF_PARANOIA", "0".to_owned()),
+    ]
+}
+
 impl TaskWorktree {
     /// The task.
     pub fn task(&self) -> TaskId {
@@ -56,22 +78,9 @@ impl TaskWorktree {
         StepGuard { before: self.step.send_replace(step), worktree: self }
     }
 
-    /// The variables for git: the teammate as author and committer, and settings.
+    /// The variables of [`git_variables`].
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        let [name, email] = self.worktree.assignment.signature();
-        vec![
-            ("GIT_AUTHOR_NAME", name.clone()),
-            ("GIT_AUTHOR_EMAIL", email.clone()),
-            ("GIT_COMMITTER_NAME", name),
-            ("GIT_COMMITTER_EMAIL", email),
-            // `git gc` in the background would be ended with its command. Commands cannot write git's settings, which would get the
-            // upstream of a new branch.
-            ("GIT_CONFIG_COUNT", "2".to_owned()),
-            ("GIT_CONFIG_KEY_0", "gc.auto".to_owned()),
-            ("GIT_CONFIG_VALUE_0", "0".to_owned()),
-            ("GIT_CONFIG_KEY_1", "branch.autoSetupMerge".to_owned()),
-            ("GIT_CONFIG_VALUE_1", "false".to_owned()),
-        ]
+        git_variables(&self.worktree.assignment)
     }
 
     /// Commits all changes and returns the commit. The inner error is a problem of this worktree, for its author.
