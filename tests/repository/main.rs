@@ -14,12 +14,16 @@ mod failed_attempts;
 mod harness;
 mod hidden;
 mod layouts;
+mod lfs;
 mod lines;
 mod merges;
 mod reviews;
 mod setup;
+mod sources;
 mod take_over;
 mod team_branch;
+mod teammate;
+mod teammate_git;
 #[path = "../testkit/mod.rs"]
 mod testkit;
 mod worktrees;
