@@ -1,6 +1,6 @@
 //! Benchmarks for the table of docs/internals/speed.md, one row each.
 //!
-//! `cargo bench --locked` measures every row, prints one table and writes `target/bench/speed.json`. `cargo bench
+//! `cargo bench --locked` measures every row except those on request, prints one table and writes `target/bench/speed.json`. `cargo bench
 //! --locked -- ROW...` measures some rows. Values that are compared are measured in turn in the same run; a figure is
 //! the median of its rounds. A slow machine never fails a benchmark: the table reports what was reached. Work that
 //! needs another process runs in this program again ([`child`]), or in `brigade`.
@@ -61,6 +61,10 @@ const ROWS: [Row; 17] = [
     ("agents", "Claude Code as a member, compared with the program alone", agents::measure),
 ];
 
+/// Rows that need much time and space. They are measured only if they are named.
+const ROWS_ON_REQUEST: [Row; 1] =
+    [("worktree-large", "a worktree for a task in a repository of 1 GB", worktrees::measure_large)];
+
 fn main() -> ExitCode {
     brigade::sandbox::run_if_guard();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -70,15 +74,18 @@ fn main() -> ExitCode {
     }
     // Cargo adds flags, such as `--bench`.
     let selected_rows: Vec<&str> = arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
-    if let Some(unknown) = selected_rows.iter().find(|row| !ROWS.iter().any(|(name, ..)| name == *row)) {
+    let all = || ROWS.iter().chain(&ROWS_ON_REQUEST);
+    if let Some(unknown) = selected_rows.iter().find(|row| !all().any(|(name, ..)| name == *row)) {
         eprintln!("there is no row `{unknown}`; there are:");
-        ROWS.iter().for_each(|(name, about, _)| eprintln!("  {name:12} {about}"));
+        all().for_each(|(name, about, _)| eprintln!("  {name:14} {about}"));
         return ExitCode::from(2);
     }
+    let selected: Vec<&Row> = match selected_rows.is_empty() {
+        true => ROWS.iter().collect(),
+        false => all().filter(|(name, ..)| selected_rows.contains(name)).collect(),
+    };
     let mut report = Report::default();
-    for (name, about, measure) in
-        ROWS.iter().filter(|(name, ..)| selected_rows.is_empty() || selected_rows.contains(name))
-    {
+    for (name, about, measure) in selected {
         let started_at = Instant::now();
         eprintln!("{name}: {about}");
         report.begin(name);

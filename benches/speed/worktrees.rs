@@ -1,7 +1,8 @@
 //! Worktrees and merges on a repository of this project's size, compared with the same steps by git alone.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
-use super::report::{Report, Target, format_figure, median, ms};
+use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::workspace::{BenchWorkspace, spread_subfolders};
 
 /// Repetitions of each measurement.
@@ -29,34 +30,22 @@ const BARE_FOLDER: &str = ".bare";
 /// The folders of this project that are copied into the repository.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "prompts"];
 
+/// The large repository: many small files, and some whose content cannot be compressed.
+const SMALL_FILES: usize = 20_000;
+const LARGE_FILES: usize = 40;
+const LARGE_FILE_BYTES: usize = 24 * 1024 * 1024;
+
 pub fn measure(report: &mut Report) {
     let workspace = BenchWorkspace::new();
     let files: usize = FOLDERS
         .iter()
         .map(|folder| copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &workspace.join(folder)))
         .sum();
-    git(workspace.path(), &["init", "-q", "-b", "main", "."]);
-    git(workspace.path(), &["config", "user.name", "Bench"]);
-    git(workspace.path(), &["config", "user.email", "bench@example.invalid"]);
-    git(workspace.path(), &["add", "-A"]);
-    git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
-    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
-    runtime.block_on(async { open(workspace.path()).await.prepare_launch(Vec::new()).await }).unwrap();
-    // Each repetition removes two worktrees.
-    for folder in [BARE_FOLDER, WORKTREES_FOLDER] {
-        let folder = workspace.join(folder);
-        fs::create_dir_all(&folder).unwrap();
-        spread_subfolders(&folder);
-    }
-    let (mut worktree_times, mut git_worktree_times) = (Vec::new(), Vec::new());
+    let runtime = launch(workspace.path());
+    let mut times = Times::default();
     let (mut merge_times, mut git_merge_times) = (Vec::new(), Vec::new());
     for number in 1..=REPETITIONS {
-        let started_at = Instant::now();
-        let bare = bare_worktree(workspace.path(), number);
-        git_worktree_times.push(ms(started_at.elapsed()));
-        let started_at = Instant::now();
-        let (repository, worktree) = runtime.block_on(provision(workspace.path(), number));
-        worktree_times.push(ms(started_at.elapsed()));
+        let Made { bare, repository, worktree } = times.measure(&runtime, workspace.path(), number);
         for root in [workspace.path().join(&bare), worktree.root.clone()] {
             fs::write(root.join(format!("new-{number}-{}", root.ends_with(&bare))), "one\n").unwrap();
         }
@@ -67,8 +56,14 @@ pub fn measure(report: &mut Report) {
         runtime.block_on(merge(&repository, &worktree, number));
         merge_times.push(ms(started_at.elapsed()));
     }
-    let comparison = format!("git worktree add alone: {}", format_figure(median(&git_worktree_times), "ms"));
-    report.add(format!("a worktree of {files} files"), median(&worktree_times), "ms", Target::Below(150.0), comparison);
+    report.add(
+        format!("a worktree of {files} files"),
+        median(&times.brigade),
+        "ms",
+        Target::Below(150.0),
+        times.comparison(),
+    );
+    times.report_disk(report);
     let comparison = format!(
         "by git alone {}, by Brigade {}",
         format_figure(median(&git_merge_times), "ms"),
@@ -76,6 +71,139 @@ pub fn measure(report: &mut Report) {
     );
     let more = (median(&merge_times) / median(&git_merge_times) - 1.0) * 100.0;
     report.add("extra time of a merge with a verify of 1 s", more, "%", Target::Below(5.0), comparison);
+}
+
+/// Worktrees of a repository of about 1 GB.
+pub fn measure_large(report: &mut Report) {
+    let workspace = BenchWorkspace::new();
+    write_large_files(workspace.path());
+    let runtime = launch(workspace.path());
+    // Most large repositories are packed. A search for similar objects takes minutes and finds none.
+    git(workspace.path(), &["repack", "-q", "-a", "-d", "--window=0"]);
+    let mut times = Times::default();
+    for number in 1..=ROUNDS as u64 {
+        let Made { bare, repository, worktree } = times.measure(&runtime, workspace.path(), number);
+        git(workspace.path(), &["worktree", "remove", "--force", &bare]);
+        assert_eq!(runtime.block_on(repository.clean_up(&worktree)).unwrap(), None);
+    }
+    report.add(
+        format!("a worktree of {} files and 1 GB, as a multiple of git worktree add", SMALL_FILES + LARGE_FILES),
+        median(&times.brigade) / median(&times.git_worktree),
+        "times",
+        Target::AtMost(2.0),
+        format!("Brigade: {}, {}", format_figure(median(&times.brigade), "ms"), times.comparison()),
+    );
+    times.report_disk(report);
+}
+
+/// The times of worktrees that Brigade and git make in turn, and the disk space of their git folders.
+#[derive(Default)]
+struct Times {
+    brigade: Vec<f64>,
+    git_worktree: Vec<f64>,
+    git_clone: Vec<f64>,
+    brigade_kb: f64,
+    git_worktree_kb: f64,
+    git_clone_kb: f64,
+}
+
+/// The worktrees of one repetition that still exist.
+struct Made {
+    bare: String,
+    repository: GitRepository,
+    worktree: Worktree,
+}
+
+impl Times {
+    fn measure(&mut self, runtime: &tokio::runtime::Runtime, root: &Path, number: u64) -> Made {
+        let started_at = Instant::now();
+        let bare = bare_worktree(root, number);
+        self.git_worktree.push(ms(started_at.elapsed()));
+        self.git_worktree_kb = own_kb(&git_folder(&root.join(&bare)));
+        let clone = root.join(BARE_FOLDER).join(format!("clone-{number}"));
+        let started_at = Instant::now();
+        git(root, &["clone", "-q", "--local", ".", &clone.to_string_lossy()]);
+        self.git_clone.push(ms(started_at.elapsed()));
+        self.git_clone_kb = own_kb(&clone.join(".git"));
+        fs::remove_dir_all(&clone).unwrap();
+        let started_at = Instant::now();
+        let (repository, worktree) = runtime.block_on(provision(root, number));
+        self.brigade.push(ms(started_at.elapsed()));
+        self.brigade_kb = own_kb(&git_folder(&worktree.root));
+        Made { bare, repository, worktree }
+    }
+
+    fn comparison(&self) -> String {
+        format!(
+            "git worktree add alone: {}, git clone --local: {}",
+            format_figure(median(&self.git_worktree), "ms"),
+            format_figure(median(&self.git_clone), "ms")
+        )
+    }
+
+    fn report_disk(&self, report: &mut Report) {
+        let comparison = format!(
+            "git worktree add: {}, git clone --local: {}",
+            format_figure(self.git_worktree_kb, "KB"),
+            format_figure(self.git_clone_kb, "KB")
+        );
+        report.add("disk space of its git folder", self.brigade_kb, "KB", Target::Nothing, comparison);
+    }
+}
+
+/// Makes the folder a repository, launches a team there and makes room for worktrees.
+fn launch(root: &Path) -> tokio::runtime::Runtime {
+    git(root, &["init", "-q", "-b", "main", "."]);
+    git(root, &["config", "user.name", "Bench"]);
+    git(root, &["config", "user.email", "bench@example.invalid"]);
+    // The commit would start `git gc` in the background.
+    git(root, &["config", "gc.auto", "0"]);
+    git(root, &["add", "-A"]);
+    git(root, &["commit", "-q", "-m", "Begin"]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    runtime.block_on(async { open(root).await.prepare_launch(Vec::new()).await }).unwrap();
+    // Each repetition removes several worktrees.
+    for folder in [BARE_FOLDER, WORKTREES_FOLDER] {
+        let folder = root.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        spread_subfolders(&folder);
+    }
+    runtime
+}
+
+fn write_large_files(root: &Path) {
+    let mut random = fastrand::Rng::with_seed(1);
+    for number in 0..SMALL_FILES {
+        let folder = root.join(format!("src/{:03}", number / 100));
+        fs::create_dir_all(&folder).unwrap();
+        let line = format!("line {} of file {number}\n", random.u32(..));
+        fs::write(folder.join(format!("{number}.txt")), line.repeat(random.usize(1..120))).unwrap();
+    }
+    let mut bytes = vec![0; LARGE_FILE_BYTES];
+    fs::create_dir_all(root.join("assets")).unwrap();
+    for number in 0..LARGE_FILES {
+        random.fill(&mut bytes);
+        fs::write(root.join(format!("assets/{number}.bin")), &bytes).unwrap();
+    }
+}
+
+/// The git folder of a worktree.
+fn git_folder(root: &Path) -> PathBuf {
+    let output = Command::new("git").args(["rev-parse", "--absolute-git-dir"]).current_dir(root).output().unwrap();
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+}
+
+/// The disk space of a folder's files that are in no other folder, in KB.
+fn own_kb(folder: &Path) -> f64 {
+    let size = |entry: fs::DirEntry| {
+        let metadata = entry.metadata().unwrap();
+        match (metadata.is_dir(), metadata.nlink()) {
+            (true, _) => own_kb(&entry.path()) + metadata.blocks() as f64 / 2.0,
+            (false, 1) => metadata.blocks() as f64 / 2.0,
+            (false, _) => 0.0,
+        }
+    };
+    fs::read_dir(folder).unwrap().map(|entry| size(entry.unwrap())).sum()
 }
 
 fn copy(from: &Path, to: &Path) -> usize {
