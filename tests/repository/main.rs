@@ -3,6 +3,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
     reason = "test helpers may panic, and a skipped test prints a notice"
@@ -13,6 +14,7 @@ mod drivers;
 mod failed_attempts;
 mod harness;
 mod hidden;
+mod killed_steps;
 mod layouts;
 mod lfs;
 mod lines;
