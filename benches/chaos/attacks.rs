@@ -31,6 +31,8 @@ pub const ATTACKS: [(u32, Attack); 13] = [
     (8, click),
 ];
 
+/// Time limit of the search for a process to kill.
+const VICTIM_TIME: Duration = Duration::from_millis(200);
 /// Time limit within which a second lead must find the first one, on a busy machine.
 const SECOND_LEAD_TIME: Duration = Duration::from_secs(20);
 /// Time limit for the board's lock while its holder may be suspended.
@@ -64,16 +66,26 @@ fn kill_all(world: &World, random: &mut fastrand::Rng) {
     world.kill(&mut lead);
 }
 
-/// Kills one of the processes that `is_one` selects, several times; then kills the lead.
-fn kill_some(world: &World, random: &mut fastrand::Rng, row: &'static str, is_one: impl Fn(&RunningProcess) -> bool) {
+/// Sends one of these signals to one of the processes that `is_one` selects, as soon as there is one, several times. Then kills the lead.
+fn kill_some(
+    world: &World,
+    random: &mut fastrand::Rng,
+    row: &'static str,
+    signals: &[Signal],
+    is_one: impl Fn(&RunningProcess) -> bool,
+) {
     let mut lead = world.launch(random);
     let own = lead.id();
     for _ in 0..random.u32(1..8) {
         std::thread::sleep(Duration::from_micros(random.u64(1000..250_000)));
-        let descendants: Vec<RunningProcess> =
-            lead.descendants().into_iter().filter(|process| process.pid != own && is_one(process)).collect();
-        if let Some(victim) = random.choice(&descendants) {
-            signal(victim.pid, Signal::KILL);
+        let mut victims: Vec<RunningProcess> = Vec::new();
+        // Most gits end within milliseconds.
+        until(VICTIM_TIME, || {
+            victims = lead.descendants().into_iter().filter(|process| process.pid != own && is_one(process)).collect();
+            !victims.is_empty()
+        });
+        if let Some(victim) = random.choice(&victims) {
+            signal(victim.pid, *random.choice(signals).unwrap());
             world.counts.kill(row);
         }
     }
@@ -84,18 +96,24 @@ fn is_guard(process: &RunningProcess) -> bool {
     process.command.contains("__guard")
 }
 
-fn kill_guards(world: &World, random: &mut fastrand::Rng) {
-    kill_some(world, random, "kills-guard", is_guard);
+/// A git of Brigade or of a command. Brigade starts it by its path.
+fn is_git(process: &RunningProcess) -> bool {
+    process.command.split(' ').next().is_some_and(|program| program.rsplit('/').next() == Some("git"))
 }
 
+fn kill_guards(world: &World, random: &mut fastrand::Rng) {
+    kill_some(world, random, "kills-guard", &[Signal::KILL], is_guard);
+}
+
+/// Git removes its lock files on SIGTERM, and goes on to clean up by paths.
 fn kill_gits(world: &World, random: &mut fastrand::Rng) {
-    kill_some(world, random, "kills-git", |process| process.command.starts_with("git "));
+    kill_some(world, random, "kills-git", &[Signal::KILL, Signal::TERM], is_git);
     world.remove_locks_of_git();
 }
 
 /// Kills any process: the shell of a command, its init, or a git.
 fn kill_anything(world: &World, random: &mut fastrand::Rng) {
-    kill_some(world, random, "kills-guard", |_| true);
+    kill_some(world, random, "kills-guard", &[Signal::KILL], |_| true);
     world.remove_locks_of_git();
 }
 

@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const DONE: [(&str, &str); 20] = [
     ("workspaces", "repositories with a team, each drained in the end"),
     ("launches", "teams started"),
-    ("kills", "SIGKILLs sent, of whatever kind"),
+    ("kills", "SIGKILLs and SIGTERMs sent, of whatever kind"),
     ("kills-lead", "of a lead, with or without all it had started"),
     ("kills-guard", "of guards, inits and commands"),
-    ("kills-git", "of a git in the middle of its work"),
+    ("kills-git", "of a git of Brigade or of a command, in the middle of its work"),
     ("kills-command", "of a claimer, a sender, a person's command"),
     ("stops", "leads, guards and commands suspended and woken again"),
     ("two-leads", "two leads started at once, or one beside a suspended one"),
