@@ -16,6 +16,7 @@ pub(super) struct UnfetchedRef {
 
 impl RepoPath {
     /// Fetches a commit from a place, with objects of Git LFS. The inner error is the reason why git does not take it, for the teammate.
+    /// A fetch that fails is repeated once, because one of its processes may have been killed.
     ///
     /// Git's upload-pack is made for repositories of others: it runs no hook and no program that they name; see git(1), SECURITY.
     /// Commands cannot write the settings of a place either.
@@ -25,8 +26,12 @@ impl RepoPath {
         let start =
             ["-c", "protocol.version=2", "-c", "fetch.writeCommitGraph=false", "fetch"].into_iter().chain(options);
         let path = at.work_tree.as_os_str();
-        let call = self.git(start.map(AsRef::as_ref).chain([path, commit.as_ref()]));
-        let output = call.variables([("GIT_ALLOW_PROTOCOL", "file")]).run()?;
+        let arguments: Vec<_> = start.map(AsRef::as_ref).chain([path, commit.as_ref()]).collect();
+        let fetch = || self.git(&arguments).variables([("GIT_ALLOW_PROTOCOL", "file")]).run();
+        let mut output = fetch()?;
+        if output.code != 0 {
+            output = fetch()?;
+        }
         if output.code == 0 {
             return self.copy_lfs_objects(at).map(Ok);
         }

@@ -24,6 +24,7 @@ mod index_flags;
 pub mod inspection;
 pub mod leftovers;
 mod lfs;
+mod locks;
 mod merge_journal;
 mod merges;
 mod opening;
@@ -158,7 +159,11 @@ impl GitRepository {
         action: impl FnOnce(&RepositoryInner) -> Result<R, RepositoryError> + Send + 'static,
     ) -> Result<R, RepositoryError> {
         let inner = Arc::clone(&self.0);
-        on_blocking_thread(move || action(&inner).map_err(|error| inner.branch.with_cause(error))).await
+        on_blocking_thread(move || {
+            inner.remove_old_locks();
+            action(&inner).map_err(|error| inner.branch.with_cause(error))
+        })
+        .await
     }
 }
 
@@ -180,6 +185,7 @@ impl RepositoryInner {
     /// Returns failures to clean up as warnings: they do not keep the team from starting.
     fn prepare_launch(&self, completed: &[Assignment]) -> Result<LaunchedRepository, RepositoryError> {
         self.main.wait_for_orphan_git()?;
+        self.end_locks();
         let warning = |error: RepositoryError| Notice::Warning(error.to_string());
         let mut notices = Vec::new();
         {

@@ -1,7 +1,6 @@
 //! Repairs the place of a task that a kill or a power cut left. No command works there at that time.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use super::branch::is_commit;
 use super::command::RepoPath;
@@ -27,24 +26,6 @@ impl RepoPath {
         self.repair_head(branch, commit, warnings)?;
         self.repair_index(warnings)?;
         self.undo_update()
-    }
-
-    /// The locks of its git folder and refs.
-    fn locks(&self) -> Vec<PathBuf> {
-        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-        let is_lock = |path: &PathBuf| path.extension().is_some_and(|end| end == "lock") && !path.is_dir();
-        let mut locks: Vec<PathBuf> = files::entries(&self.git_dir).filter(is_lock).collect();
-        let mut folders = vec![self.git_dir.join("refs")];
-        while let Some(folder) = folders.pop().filter(|folder| is_folder(folder)) {
-            for entry in files::entries(&folder) {
-                if is_folder(&entry) {
-                    folders.push(entry);
-                } else if is_lock(&entry) {
-                    locks.push(entry);
-                }
-            }
-        }
-        locks
     }
 
     /// Repairs a damaged HEAD, or a damaged branch that it names: it then continues at `commit`.

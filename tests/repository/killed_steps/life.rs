@@ -101,7 +101,11 @@ impl Life {
                 self.repository.publish(&merge, &other.assignment).await?;
             }
             Stage::ResumedWorktree => write_work(&self.worktree().root, "first"),
-            Stage::Commit => write_work(&self.worktree().root, "second"),
+            Stage::Commit => {
+                write_work(&self.worktree().root, "second");
+                // As `git gc` of the person does: deleting a ref rewrites the packed refs from now on.
+                git(&self.folder, &["pack-refs", "--all"]);
+            }
             Stage::NextLaunch => {
                 fs::write(self.folder.join("person.txt"), "person's\n").unwrap();
                 git(&self.folder, &["add", "person.txt"]);

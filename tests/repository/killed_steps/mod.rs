@@ -19,7 +19,7 @@ use brigade::ports::{Assignment, PublishOutcome, Repository, WorktreeOutcome};
 
 use self::life::{Life, STAGES, Stage, assert_work, attempt};
 use self::signals::{ARMED, COUNT, SharedFile, TARGET, Victim, build};
-use crate::harness::{git, git_output, insert_after, task, ten_lines};
+use crate::harness::{TestRepository, git, git_output, insert_after, task, ten_lines};
 use crate::testkit::process::{Process, WAIT_TIME_MAX, command, files_below, running_processes, signal, until};
 use crate::testkit::seeds::{PROCESS_CHECKS_AT_ONCE, number, run_in_threads};
 
@@ -28,7 +28,7 @@ const KEPT: &str = "brigade-tasks/crew/task-1-attempt-1";
 /// The person's uncommitted changes.
 const LOCAL_CHANGES: &str = " M brigade.toml\nA  staged.txt\n?? note.txt";
 /// The number of cases of a quick run, about ten seconds in total.
-const CASES: usize = 20;
+const CASES: usize = 12;
 /// The most steps from a SIGTERM to the next kill.
 const STEPS_BETWEEN_MAX: u32 = 32;
 /// The variables of the child: its stage, and those of `step_signals.c`.
@@ -296,9 +296,10 @@ impl World {
     }
 }
 
-/// A lock file of git.
+/// A lock file of git, or the file that replaces the packed refs.
 fn is_lock(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "lock") && path.file_name().is_some_and(|name| name != ".state.lock")
+    let is_ours = path.ends_with(".agent/.state.lock");
+    path.ends_with("packed-refs.new") || (path.extension().is_some_and(|end| end == "lock") && !is_ours)
 }
 
 fn is_temporary(path: &Path) -> bool {
@@ -339,6 +340,34 @@ fn run_case(library: &Path, case: Case) -> Result<(), String> {
         let last = output.lines().rfind(|line| line.contains(" steps until ")).unwrap_or("no stage has ended");
         format!("{case} ({step}): {reason}\n    before: {last}")
     })
+}
+
+#[tokio::test]
+async fn only_old_locks_of_refs_are_removed() {
+    let repo = TestRepository::new().await;
+    assert_eq!(repo.launch().await, [""; 0]);
+    let lock = |file: &str, seconds: u64| {
+        let file = File::create(repo.path().join(file)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    };
+    let removed = [
+        ".git/packed-refs.lock",
+        ".git/packed-refs.new",
+        ".git/refs/heads/brigade/crew.lock",
+        ".worktrees/crew/.git/HEAD.lock",
+    ];
+    // A person may hold these.
+    let kept = [".git/index.lock", ".git/refs/heads/main.lock", ".worktrees/crew/.git/index.lock"];
+    removed.iter().chain(&kept).for_each(|file| lock(file, 60));
+    repo.repository.prepare_launch(Vec::new()).await.unwrap();
+    let left = |files: &[&'static str]| -> Vec<&str> {
+        files.iter().copied().filter(|file| repo.path().join(file).exists()).collect()
+    };
+    assert_eq!((left(&removed), left(&kept)), (Vec::new(), kept.to_vec()));
+    kept.iter().for_each(|file| fs::remove_file(repo.path().join(file)).unwrap());
+    lock(removed[0], 5);
+    repo.provision(1).await;
+    assert_eq!(left(&removed), [removed[0]], "another git may hold it");
 }
 
 /// Runs [`CASES`] random cases, or as many as `BRIGADE_CHAOS_COUNT` says: 10000 are all. A failure prints `BRIGADE_CHAOS_SEED`, which draws

@@ -1,0 +1,99 @@
+//! Locks of refs that a killed git left.
+//!
+//! Git holds such a lock for milliseconds, and gives up after a second if another git holds it; see git-config(1), core.packedRefsTimeout.
+//! So an old one has no holder. Locks of an index stay: `git commit` holds one while a person writes the message.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use super::RepositoryInner;
+use super::command::RepoPath;
+use super::files::{self, remove_file};
+use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES};
+
+/// The age above which the lock of a ref is old.
+const REF_LOCK_AGE: Duration = Duration::from_secs(2);
+/// The age above which the lock of all packed refs is old: a git of the person may be packing very many.
+const PACKED_LOCK_AGE: Duration = Duration::from_secs(10);
+/// The pause between checks whether a lock is gone.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The lock of the packed refs, and the file that replaces them.
+const PACKED_FILES: [&str; 2] = ["packed-refs.lock", "packed-refs.new"];
+
+impl RepositoryInner {
+    /// Removes the old locks of the team's refs in the person's repository, and those of the team worktree.
+    pub(super) fn remove_old_locks(&self) {
+        for (lock, age_max) in self.locks() {
+            if age(&lock).is_some_and(|age| age > age_max) {
+                match remove_file(&lock) {
+                    Ok(()) => tracing::warn!("{} was left by a killed git and is removed", lock.display()),
+                    Err(error) => tracing::warn!("{error}"),
+                }
+            }
+        }
+    }
+
+    /// Waits until no lock is left, and removes those that become old meanwhile.
+    pub(super) fn end_locks(&self) {
+        for (lock, age_max) in self.locks() {
+            let pauses = age_max.as_millis() / PAUSE.as_millis();
+            for _ in 0..=pauses {
+                if age(&lock).is_none_or(|age| age > age_max) {
+                    break;
+                }
+                thread::sleep(PAUSE);
+            }
+        }
+        self.remove_old_locks();
+    }
+
+    /// The locks that a git of the team may have left, each with the age above which it is old.
+    fn locks(&self) -> Vec<(PathBuf, Duration)> {
+        let folder = &self.main.common_dir;
+        let mut locks = vec![folder.join(format!("refs/heads/{}.lock", self.branch.name))];
+        for refs in [format!("heads/{TEAM_BRANCHES}"), format!("heads/{TASK_BRANCHES}"), "brigade".to_owned()] {
+            locks.extend(locks_below(&folder.join("refs").join(refs)));
+        }
+        let mut folders = vec![folder.clone()];
+        if let Some(at) = self.main.place_at(&self.branch.team_worktree().root) {
+            locks.extend(at.locks().into_iter().filter(|lock| !lock.ends_with("index.lock")));
+            folders.push(at.git_dir);
+        }
+        let packed = folders.iter().flat_map(|folder| PACKED_FILES.map(|name| (folder.join(name), PACKED_LOCK_AGE)));
+        let is_packed = |lock: &PathBuf| PACKED_FILES.iter().any(|name| lock.ends_with(name));
+        let refs = locks.into_iter().filter(|lock| !is_packed(lock)).map(|lock| (lock, REF_LOCK_AGE));
+        refs.chain(packed).collect()
+    }
+}
+
+impl RepoPath {
+    /// The locks in a git folder and of its refs.
+    pub(super) fn locks(&self) -> Vec<PathBuf> {
+        let in_folder = files::entries(&self.git_dir).filter(|path| is_lock(path));
+        in_folder.chain(locks_below(&self.git_dir.join("refs"))).collect()
+    }
+}
+
+fn locks_below(folder: &Path) -> Vec<PathBuf> {
+    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    let (mut locks, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in files::entries(&folder) {
+            if is_folder(&entry) {
+                folders.push(entry);
+            } else if is_lock(&entry) {
+                locks.push(entry);
+            }
+        }
+    }
+    locks
+}
+
+fn is_lock(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "lock") && !path.is_dir()
+}
+
+fn age(path: &Path) -> Option<Duration> {
+    path.symlink_metadata().ok()?.modified().ok()?.elapsed().ok()
+}
