@@ -13,7 +13,7 @@ use super::files::{self, remove_file};
 use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES};
 
 /// The age above which the lock of a ref is old.
-const REF_LOCK_AGE: Duration = Duration::from_secs(2);
+pub(super) const REF_LOCK_AGE: Duration = Duration::from_secs(2);
 /// The age above which the lock of all packed refs is old: a git of the person may be packing very many.
 const PACKED_LOCK_AGE: Duration = Duration::from_secs(10);
 /// The pause between checks whether a lock is gone.

@@ -7,11 +7,12 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::command::{RepoPath, failure, path_of, pathspec};
 use super::commits::list_files;
 use super::files::remove_file;
+use super::locks::REF_LOCK_AGE;
 use super::merge_journal::{CheckoutMove, MergeJournal};
 use super::merges::{MergedTree, merge_trees};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
@@ -21,9 +22,6 @@ use crate::ports::RepositoryError;
 /// The person's variables for the author and the committer of the merge.
 const IDENTITY_VARIABLES: [&str; 5] =
     ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"];
-
-/// The age above which the lock file of a ref is stale. Git holds one for milliseconds.
-const LOCK_AGE: Duration = Duration::from_secs(2);
 
 /// A merge of a branch into the branch of the person's checkout.
 pub(super) struct PersonMerge<'a> {
@@ -241,7 +239,7 @@ impl<'a> PersonMerge<'a> {
         let branch = self.main.common_dir.join("refs/heads").join(format!("{}.lock", change.branch));
         for lock in [branch, self.main.git_dir.join("HEAD.lock"), self.main.git_dir.join("ORIG_HEAD.lock")] {
             let age = |path: &Path| path.metadata().ok()?.modified().ok()?.elapsed().ok();
-            while age(&lock).is_some_and(|age| age <= LOCK_AGE) {
+            while age(&lock).is_some_and(|age| age <= REF_LOCK_AGE) {
                 thread::sleep(INDEX_PAUSE);
             }
             remove_file(&lock)?;

@@ -28,7 +28,7 @@ const KEPT: &str = "brigade-tasks/crew/task-1-attempt-1";
 /// The person's uncommitted changes.
 const LOCAL_CHANGES: &str = " M brigade.toml\nA  staged.txt\n?? note.txt";
 /// The number of cases of a quick run, about ten seconds in total.
-const CASES: usize = 12;
+const CASES: usize = 20;
 /// The most steps from a SIGTERM to the next kill.
 const STEPS_BETWEEN_MAX: u32 = 32;
 /// The variables of the child: its stage, and those of `step_signals.c`.
