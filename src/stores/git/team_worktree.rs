@@ -1,7 +1,7 @@
 //! The worktree of the team branch. Its files follow the branch by `git switch`, which refuses to overwrite uncommitted changes. It
 //! then stays at its earlier commit, until a later call succeeds.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -140,10 +140,19 @@ impl TeamBranch {
     fn restore_interrupted_switch(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let marker = at.git_dir.join(SWITCHING_FILE);
         if let Some(new) = files::text(&marker).filter(|text| is_commit(text)) {
+            remove_lock_of_switch(at, &marker)?;
             restore_written_files(at, &new)?;
         }
         remove_file(&marker)
     }
+}
+
+/// Removes the lock of the index if the interrupted switch took it. An older one is a person's.
+fn remove_lock_of_switch(at: &RepoPath, marker: &Path) -> Result<(), RepositoryError> {
+    let lock = at.git_dir.join("index.lock");
+    let modified = |path: &Path| path.symlink_metadata().ok()?.modified().ok();
+    let is_of_switch = modified(&lock).is_some_and(|time| modified(marker).is_some_and(|marked| time >= marked));
+    if is_of_switch { remove_file(&lock) } else { Ok(()) }
 }
 
 /// Git's refusal to switch or merge, shortened to the names of the files if it names any. They are on lines of their own.

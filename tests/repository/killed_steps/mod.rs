@@ -173,10 +173,11 @@ impl World {
         assert!(until(WAIT_TIME_MAX, || is_left().is_empty()), "a process is left: {:?}", is_left());
     }
 
-    /// Makes the lock files of killed git processes a minute old.
+    /// Makes the locks of refs that killed git processes left a minute old.
     fn age_locks(&self) {
         let time = SystemTime::now() - Duration::from_secs(60);
-        for path in files_below(&self.workspace).into_iter().filter(|path| is_lock(path)) {
+        let is_of_refs = |path: &PathBuf| is_lock(path) && !path.ends_with("index.lock");
+        for path in files_below(&self.workspace).into_iter().filter(is_of_refs) {
             File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
         }
     }
