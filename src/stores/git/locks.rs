@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::RepositoryInner;
 use super::command::RepoPath;
 use super::files::{self, remove_file};
-use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES};
+use crate::domain::worktree_name::TASK_BRANCHES;
 
 /// The age above which the lock of a ref is old.
 pub(super) const REF_LOCK_AGE: Duration = Duration::from_secs(2);
@@ -24,46 +24,48 @@ const PACKED_FILES: [&str; 2] = ["packed-refs.lock", "packed-refs.new"];
 impl RepositoryInner {
     /// Removes the old locks of the team's refs in the person's repository, and those of the team worktree.
     pub(super) fn remove_old_locks(&self) {
-        for (lock, age_max) in self.locks() {
-            if age(&lock).is_some_and(|age| age > age_max) {
-                match remove_file(&lock) {
-                    Ok(()) => tracing::warn!("{} was left by a killed git and is removed", lock.display()),
-                    Err(error) => tracing::warn!("{error}"),
-                }
-            }
-        }
+        remove_old(&self.locks());
     }
 
-    /// Waits until no lock is left, and removes those that become old meanwhile.
+    /// Waits until no lock is left, of the packed refs too, and removes those that become old meanwhile.
     pub(super) fn end_locks(&self) {
-        for (lock, age_max) in self.locks() {
+        let packed = PACKED_FILES.map(|name| (self.main.common_dir.join(name), PACKED_LOCK_AGE));
+        let locks: Vec<_> = self.locks().into_iter().chain(packed).collect();
+        for (lock, age_max) in &locks {
             let pauses = age_max.as_millis() / PAUSE.as_millis();
             for _ in 0..=pauses {
-                if age(&lock).is_none_or(|age| age > age_max) {
+                if age(lock).is_none_or(|age| age > *age_max) {
                     break;
                 }
                 thread::sleep(PAUSE);
             }
         }
-        self.remove_old_locks();
+        remove_old(&locks);
     }
 
     /// The locks that a git of the team may have left, each with the age above which it is old.
     fn locks(&self) -> Vec<(PathBuf, Duration)> {
-        let folder = &self.main.common_dir;
-        let mut locks = vec![folder.join(format!("refs/heads/{}.lock", self.branch.name))];
-        for refs in [format!("heads/{TEAM_BRANCHES}"), format!("heads/{TASK_BRANCHES}"), "brigade".to_owned()] {
-            locks.extend(locks_below(&folder.join("refs").join(refs)));
+        let refs = self.main.common_dir.join("refs");
+        let team = &self.branch.team;
+        let mut locks = vec![refs.join(format!("heads/{}.lock", self.branch.name))];
+        for folder in [format!("heads/{TASK_BRANCHES}/{team}"), format!("brigade/{team}")] {
+            locks.extend(locks_below(&refs.join(folder)));
         }
-        let mut folders = vec![folder.clone()];
         if let Some(at) = self.main.place_at(&self.branch.team_worktree().root) {
             locks.extend(at.locks().into_iter().filter(|lock| !lock.ends_with("index.lock")));
-            folders.push(at.git_dir);
         }
-        let packed = folders.iter().flat_map(|folder| PACKED_FILES.map(|name| (folder.join(name), PACKED_LOCK_AGE)));
-        let is_packed = |lock: &PathBuf| PACKED_FILES.iter().any(|name| lock.ends_with(name));
-        let refs = locks.into_iter().filter(|lock| !is_packed(lock)).map(|lock| (lock, REF_LOCK_AGE));
-        refs.chain(packed).collect()
+        locks.into_iter().map(|lock| (lock, REF_LOCK_AGE)).collect()
+    }
+}
+
+fn remove_old(locks: &[(PathBuf, Duration)]) {
+    for (lock, age_max) in locks {
+        if age(lock).is_some_and(|age| age > *age_max) {
+            match remove_file(lock) {
+                Ok(()) => tracing::warn!("{} was left by a killed git and is removed", lock.display()),
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
     }
 }
 
