@@ -152,7 +152,7 @@ async fn lfs_contents_of_resolved_conflict_are_merged() {
     assert_team_file(&repo, "old.bin", "first\nsecond\n");
 }
 
-/// A pointer whose content is nowhere is not published: nobody could check it out.
+/// A pointer whose content is nowhere is not published: no checkout could have it.
 #[tokio::test]
 async fn pointer_without_content_is_not_published() {
     let (_programs, repo) = repository().await;
