@@ -27,8 +27,8 @@ use crate::testkit::seeds::{PROCESS_CHECKS_AT_ONCE, number, run_in_threads};
 const KEPT: &str = "brigade-tasks/crew/task-1-attempt-1";
 /// The person's uncommitted changes.
 const LOCAL_CHANGES: &str = " M brigade.toml\nA  staged.txt\n?? note.txt";
-/// The number of cases of a quick run, about ten seconds in total.
-const CASES: usize = 20;
+/// The number of cases of a quick run, about twelve seconds in total.
+const CASES: usize = 16;
 /// The most steps from a SIGTERM to the next kill.
 const STEPS_BETWEEN_MAX: u32 = 32;
 /// The variables of the child: its stage, and those of `step_signals.c`.

@@ -95,13 +95,19 @@ static int is_child_of_git(void) {
     return length == 4 && strcmp(name, "git\n") == 0;
 }
 
+/* Ends this process without any cleanup, also if it is the first of its process namespace, which no own signal can kill. */
+static void end(void) {
+    kill(getpid(), SIGKILL);
+    syscall(SYS_exit_group, 128 + SIGKILL);
+}
+
 static void reach(void) {
     int error = errno;
     pid_t parent = getppid();
     shared->state = REACHED;
     switch (shared->action) {
     case KILL:
-        kill(getpid(), SIGKILL);
+        end();
         break;
     case TERMINATE:
         raise(SIGTERM);
@@ -124,7 +130,7 @@ static void reach(void) {
 static void count_more(void) {
     int is_due = shared->state == REACHED && shared->more != 0 && strcmp(program_invocation_short_name, "git") == 0;
     if (is_due && __sync_sub_and_fetch(&shared->more, 1) == 0) {
-        kill(getpid(), SIGKILL);
+        end();
     }
 }
 
