@@ -227,7 +227,8 @@ const PREPARES_RETRY: &str = r#"grep -q failedAttempts WORKSPACE/.tasks/task_1.j
     echo x >> FOLDER/calls && test $(wc -l < FOLDER/calls) = CALL"#;
 
 /// The condition for the calls after the merge of task 1 is visible, and before the board records it.
-const IS_MERGED: &str = "test -e WORKSPACE/.git/refs/brigade/crew/merged/task-1";
+const IS_MERGED: &str = "test -e WORKSPACE/.git/refs/brigade/crew/merged/task-1 &&
+    cmp -s WORKSPACE/.git/refs/brigade/crew/merged/task-1 WORKSPACE/.git/refs/heads/brigade/crew";
 
 /// Runs the team, and kills it before the first call of git at which `condition` holds. Returns false if there is no such call.
 fn run_and_kill(workspace: &TestWorkspace, condition: &str) -> bool {

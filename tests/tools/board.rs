@@ -354,7 +354,8 @@ async fn lead_completes_task_once_its_work_is_merged() {
     git(&workspace, &["init", "-q", "-b", "main", "."]);
     git(&workspace, &["commit", "-q", "--allow-empty", "-m", "Begin"]);
     git(&workspace, &["branch", "brigade/my-team"]);
-    git(&workspace, &["worktree", "add", "-q", "-b", branch, ".worktrees/my-team-task-1"]);
+    git(&workspace, &["clone", "-q", "--shared", "-b", "brigade/my-team", ".", ".worktrees/my-team-task-1"]);
+    at(&["switch", "-q", "-c", branch]);
     let named = Change::SetWorktree(".worktrees/my-team-task-1".to_owned());
     harness.stores.board.change(TaskId(1), named, &Actor::holder("alice", 1)).await.unwrap();
     let sandbox = harness.lead.context.sandbox.clone();
@@ -373,7 +374,7 @@ async fn lead_completes_task_once_its_work_is_merged() {
     at(&["commit", "-q", "-m", "Work"]);
     let unmerged = harness.lead.expect_refusal("task_update", report.clone()).await;
     assert!(unmerged.contains("the work is in a worktree"), "{unmerged}");
-    git(&workspace, &["branch", "-f", "brigade/my-team", branch]);
+    git(&workspace, &["fetch", "-q", ".worktrees/my-team-task-1", &format!("{branch}:brigade/my-team")]);
     let merged = harness.lead.expect_text("task_update", report).await;
     assert!(merged.starts_with("task #1 is completed"), "{merged}");
 }

@@ -1,10 +1,11 @@
 //! The repository of a workspace, driven by the `git` program: one worktree and one branch for each task, and merges into one branch.
 //!
 //! Worktrees are in `.worktrees/`, each with a git folder of its own; see [`places`] and [`git_folder`]. Brigade fetches the commit of a
-//! task into the person's repository, and all else happens there: commands cannot write it; see [`write_scope`]. The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
-//! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. A fact that must
-//! survive a kill is a ref, and the merge transaction moves it together with the team branch: `refs/brigade/<team>/merged/task-<id>`, a merge
-//! that the board does not record yet.
+//! task into the person's repository, and all else happens there: commands cannot write it; see [`write_scope`].
+//!
+//! The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
+//! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. `refs/brigade/<team>/merged/task-<id>` is the last merge
+//! commit of a task: if the team branch has it, and the board does not record it yet, the next claim does.
 //!
 //! Brigade writes nothing in the person's checkout, except when the person runs `brigade merge`; see [`take_over`].
 //!
