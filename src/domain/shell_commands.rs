@@ -227,10 +227,11 @@ fn texts_run(shell_text: ShellText, quoted: &mut Vec<String>) -> Vec<String> {
     texts
 }
 
-/// The texts that a part hands over if a program reads its output or a variable of it: quoted words, values in them, and the joined words.
+/// The texts that a part hands over if a program reads its output or a variable of it: quoted words and assignments, values in them, and
+/// the joined words.
 fn quoted_texts(part: &Part) -> Vec<String> {
-    let mut texts: Vec<String> =
-        part.words.iter().filter(|word| word.is_quoted).map(|word| word.written.clone()).collect();
+    let is_text = |word: &&Word| word.is_quoted || word.written.contains('=');
+    let mut texts: Vec<String> = part.words.iter().filter(is_text).map(|word| word.written.clone()).collect();
     if !texts.is_empty() {
         texts.extend(texts.iter().filter_map(|text| value(text)).collect::<Vec<_>>());
         texts.push(written(part).join(" "));
@@ -364,6 +365,14 @@ mod tests {
         ] {
             assert_eq!(find(command, "git push"), None, "{command}");
         }
+    }
+
+    #[test]
+    fn value_of_variable_that_shell_runs_is_a_match() {
+        for command in ["X=zap; bash -cO extglob \"$X\"", "X='zap y'; bash -c \"$X\"", "export X=zap && $X now"] {
+            assert!(find(command, "zap").is_some(), "{command}");
+        }
+        assert_eq!(find("X=zap make", "zap"), None);
     }
 
     #[test]
