@@ -45,7 +45,7 @@ impl RepositoryInner {
         let branch = &worktree.branch;
         let name = format!("refs/heads/{branch}");
         let current = at.checked_out_branch()?;
-        let own = at.commit(&name)?;
+        let own = at.branch_commit(branch)?;
         if current.as_ref() == Some(branch) && own.is_some() {
             return Ok(BranchStatus::AlreadyOnBranch);
         }

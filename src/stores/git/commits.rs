@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
-use super::branch::BranchStatus;
+use super::branch::{BranchStatus, is_commit};
 use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::index_flags::clear_skip_worktree;
 use super::queries::identity;
@@ -43,14 +43,18 @@ impl RepositoryInner {
         if let Some(why) = state.unreadable {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
+        let mut tip = state.head;
         if state.is_dirty || at.unfinished_operation() == Some("merge") {
             self.commit_all(&at, worktree, summary, &repositories)?;
+            tip = None;
         }
         if let Some(reason) = self.setup.committed_copies(&at, &self.branch)? {
             return Ok(Err(reason));
         }
-        let tip = at.head()?;
-        if let Err(reason) = self.main.fetch_from(&at, &tip)? {
+        let tip = tip.map_or_else(|| at.head(), Ok)?;
+        if self.main.branch_commit(&worktree.branch)?.as_ref() != Some(&tip)
+            && let Err(reason) = self.main.fetch_from(&at, &tip)?
+        {
             return Ok(Err(reason));
         }
         let new = match self.add_trailers(&tip, worktree)? {
@@ -74,15 +78,13 @@ impl RepositoryInner {
     ) -> Result<(), RepositoryError> {
         stage(at, repositories, &[], [])?;
         self.setup.unstage_copies(at, [])?;
-        let is_merging = at.unfinished_operation().is_some();
-        // Filters may have undone the difference.
-        if !is_merging && at.git(["diff-index", "--cached", "--quiet", "HEAD", "--"]).exit_as_bool()? {
-            return Ok(());
-        }
         let assignment = &worktree.assignment;
         let message = message(&assignment.subject, summary, assignment);
         let options = ["commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-F", "-"];
-        at.git(options).input(message).variables(identity(assignment.signature())).ok().map(drop)
+        let committed = at.git(options).input(message).variables(identity(assignment.signature())).ok().map(drop);
+        // Filters may have undone the difference.
+        let is_unchanged = || at.git(["diff-index", "--cached", "--quiet", "HEAD", "--"]).exit_as_bool();
+        if committed.is_err() && at.unfinished_operation().is_none() && is_unchanged()? { Ok(()) } else { committed }
     }
 
     /// Adds the trailers to the commits of teammates that lack them, except to those below a person's commit. Returns the new id of `tip`.
@@ -145,6 +147,8 @@ pub(super) struct UncommittedChanges {
     unmerged: Vec<PathBuf>,
     /// The reason why a file cannot be committed: it is a pipe, a socket or a device, or is not readable.
     pub unreadable: Option<String>,
+    /// The checked out commit.
+    head: Option<String>,
 }
 
 impl UncommittedChanges {
@@ -152,14 +156,19 @@ impl UncommittedChanges {
         // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>` and `1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>`; see git-status(1),
         // Porcelain Format Version 2.
         const FIELDS_BEFORE_PATH: [(&[u8], usize); 3] = [(b"u ", 10), (b"1 ", 8), (b"? ", 1)];
-        let output = at.git(["status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
+        let options = ["--porcelain=v2", "--branch", "-z", "--no-renames", "--ignore-submodules=all"];
+        let output = at.git(["status"].iter().chain(&options)).ok()?;
+        let (headers, entries): (Vec<_>, Vec<_>) = output.fields().partition(|entry| entry.starts_with(b"# "));
+        let head = headers.iter().find_map(|header| header.strip_prefix(b"# branch.oid "));
+        let head = head.map(|head| String::from_utf8_lossy(head).into_owned()).filter(|head| is_commit(head));
         let path = |entry: &[u8]| {
             let (_, count) = FIELDS_BEFORE_PATH.iter().find(|(start, _)| entry.starts_with(start))?;
             entry.splitn(count + 1, |byte| *byte == b' ').nth(*count).map(path_of)
         };
-        let unmerged = output.fields().filter(|entry| entry.starts_with(b"u ")).filter_map(path).collect();
-        let unreadable = output.fields().filter_map(path).find_map(|path| unreadable(&at.work_tree, &path));
-        Ok(Self { is_dirty: output.fields().next().is_some(), unmerged, unreadable })
+        let of = |entry: &&[u8]| path(entry);
+        let unmerged = entries.iter().filter(|entry| entry.starts_with(b"u ")).filter_map(of).collect();
+        let unreadable = entries.iter().filter_map(of).find_map(|path| unreadable(&at.work_tree, &path));
+        Ok(Self { is_dirty: !entries.is_empty(), unmerged, unreadable, head })
     }
 }
 

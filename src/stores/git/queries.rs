@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use super::branch::is_commit;
 use super::command::{GitOutput, RepoPath, pathspec};
 use super::files;
 use crate::domain::dropped_lines::{LineChanges, missing_lines};
@@ -23,6 +24,15 @@ impl RepoPath {
         let name = format!("{name}^{{commit}}");
         let output = self.git(["rev-parse", "--verify", "--quiet", "--end-of-options", &name]).run()?;
         Ok((output.code == 0).then(|| output.line()))
+    }
+
+    /// The commit of a branch; `None` if there is no such branch. It starts no git if the branch has a file of its own, as most have; see
+    /// gitrepository-layout(5).
+    pub(super) fn branch_commit(&self, branch: &str) -> Result<Option<String>, RepositoryError> {
+        let name = format!("refs/heads/{branch}");
+        let text = files::text(&self.common_dir.join(&name)).unwrap_or_default();
+        let commit = text.trim_end();
+        if is_commit(commit) { Ok(Some(commit.to_owned())) } else { self.commit(&name) }
     }
 
     /// The commit of a ref; `None` if there is no such ref.

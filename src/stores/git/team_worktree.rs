@@ -60,7 +60,7 @@ impl TeamBranch {
     /// branch lacks.
     pub(super) fn commits_of_person(&self, at: &RepoPath) -> Result<Vec<String>, RepositoryError> {
         let own = recorded_base(&at.work_tree);
-        let branch = at.refs(&[self.target_ref()])?.pop().map(|(_, commit)| commit);
+        let branch = at.branch_commit(&self.name)?;
         let is_on_branch = at.checked_out_branch()?.as_ref() == Some(&self.name);
         let head = if is_on_branch { None } else { at.commit("HEAD")? };
         let mut commits = Vec::new();
@@ -93,7 +93,7 @@ impl TeamBranch {
         self.restore_interrupted_switch(&at)?;
         let commit = self.target_commit()?;
         let is_on_branch = at.checked_out_branch()?.as_ref() == Some(target);
-        if is_on_branch && at.refs(&[self.target_ref()])?.pop().is_some_and(|(_, current)| current == commit) {
+        if is_on_branch && at.branch_commit(&self.name)?.as_ref() == Some(&commit) {
             return record_base(&at.work_tree, &commit).map(|()| None);
         }
         if let Some(theirs) = self.commits_of_person(&at)?.first() {
