@@ -371,7 +371,7 @@ async fn only_old_locks_of_refs_are_removed() {
     assert_eq!(left(&removed), [removed[0]], "another git may hold it");
 }
 
-/// Runs [`CASES`] random cases, or as many as `BRIGADE_CHAOS_COUNT` says: 10000 are all. A failure prints `BRIGADE_CHAOS_SEED`, which draws
+/// Runs [`CASES`] random cases, or as many as `BRIGADE_STEP_COUNT` says: 10000 are all. A failure prints `BRIGADE_CHAOS_SEED`, which draws
 /// the same cases again. `BRIGADE_CHAOS_CASE` selects all cases whose text has its words, such as `FirstLaunch Terminated`.
 #[test]
 fn step_killed_anywhere_loses_no_work() {
@@ -392,7 +392,7 @@ fn step_killed_anywhere_loses_no_work() {
     if let Ok(words) = std::env::var("BRIGADE_CHAOS_CASE") {
         cases.retain(|case| words.split(' ').all(|word| case.to_string().contains(word)));
     } else {
-        cases.truncate(number("BRIGADE_CHAOS_COUNT").map_or(CASES, |count| count as usize));
+        cases.truncate(number("BRIGADE_STEP_COUNT").map_or(CASES, |count| count as usize));
     }
     let failures = Mutex::new(Vec::new());
     run_in_threads(PROCESS_CHECKS_AT_ONCE, cases, |case| {
