@@ -1,7 +1,7 @@
 //! The repository of a workspace, driven by the `git` program: one worktree and one branch for each task, and merges into one branch.
 //!
-//! Worktrees are in `.worktrees/`, each with a git folder of its own; see [`places`] and [`git_folder`]. Brigade fetches the commit of a
-//! task into the person's repository, and all else happens there: commands cannot write it; see [`write_scope`].
+//! Worktrees are in `.worktrees/`, each with a git folder of its own; see `places.rs` and `git_folder.rs`. Brigade fetches the commit of a
+//! task into the person's repository, and all else happens there: commands cannot write it; see `write_scope.rs`.
 //!
 //! The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
 //! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. `refs/brigade/<team>/merged/task-<id>` is the last merge
