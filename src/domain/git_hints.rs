@@ -36,7 +36,8 @@ pub enum GitPlace {
 
 impl GitRefs {
     /// Returns a hint if a command, which found `before`, checked out another branch than the task's, or made a ref that is not merged.
-    pub fn hint_since(&self, before: &Self, task_branch: &str) -> Option<String> {
+    /// The team branch is none: Brigade renews it while commands run.
+    pub fn hint_since(&self, before: &Self, task_branch: &str, team_branch: &str) -> Option<String> {
         let other_branch = self.branch.as_ref().filter(|branch| *branch != task_branch);
         let mut facts = Vec::new();
         if let Some(branch) = other_branch
@@ -46,7 +47,9 @@ impl GitRefs {
         }
         let is_merged = |name: &str| {
             let branch = name.strip_prefix("refs/heads/");
-            branch.is_some_and(|branch| branch == task_branch || Some(branch) == self.branch.as_deref())
+            branch.is_some_and(|branch| {
+                [task_branch, team_branch].contains(&branch) || Some(branch) == self.branch.as_deref()
+            })
         };
         let made: Vec<&String> = self.names.difference(&before.names).filter(|name| !is_merged(name)).collect();
         if !made.is_empty() {
@@ -126,7 +129,7 @@ mod tests {
 
     /// The facts of a hint, without the rule.
     fn facts(before: &GitRefs, after: &GitRefs) -> Option<String> {
-        let hint = after.hint_since(before, TASK_BRANCH)?;
+        let hint = after.hint_since(before, TASK_BRANCH, "brigade/t")?;
         let (facts, rule) = hint.split_once(". ").unwrap();
         assert!(rule.contains("is merged, if it contains brigade-tasks/t/task-1; other branches"), "{hint}");
         Some(facts.to_owned())
@@ -144,6 +147,8 @@ mod tests {
         assert_eq!(facts(&start, &back).as_deref(), Some("new or changed: the branch login"));
         let detached = refs("", &["heads/brigade-tasks/t/task-1"]);
         assert_eq!(facts(&start, &detached), None, "git itself describes a detached HEAD");
+        let merged = refs(TASK_BRANCH, &["heads/brigade-tasks/t/task-1", "heads/brigade/t"]);
+        assert_eq!(facts(&start, &merged), None, "Brigade shows a merge of another task");
         let main = refs("main", &["heads/brigade-tasks/t/task-1"]);
         assert_eq!(facts(&start, &main).as_deref(), Some("the branch main is checked out"));
     }

@@ -33,7 +33,8 @@ pub(crate) async fn run(
     if let Some(task_worktree) = &context.working_dir.task_worktree
         && let (Some(before), Some(after)) = (before, refs_here(context).await)
     {
-        outcome.hints.extend(after.hint_since(&before, &task_worktree.worktree.branch));
+        let worktree = &task_worktree.worktree;
+        outcome.hints.extend(after.hint_since(&before, &worktree.branch, &worktree.into));
     }
     outcome.hints.extend(git_hints::refusal_hint(&outcome.output, place).map(str::to_owned));
     Ok(outcome)
