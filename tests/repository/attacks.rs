@@ -8,6 +8,7 @@ use brigade::ports::{MergeOutcome, Repository, WorktreeOutcome};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, edit, insert_after, reported, task};
+use crate::testkit::process::files_below;
 
 /// Git runs in the sandbox of the worktree there, so it can write through a link only what the teammate can.
 #[tokio::test]
@@ -29,6 +30,40 @@ async fn link_in_git_folder_changes_no_file_of_person() {
         let _ = repo.repository.commit(&worktree, "Done so.").await;
         let _ = repo.repository.provision(&task(id)).await;
         assert_eq!(fs::read_to_string(&target_file).unwrap(), "as it was\n", "{name}");
+    }
+}
+
+/// Brigade itself writes and removes files in the git folder of a place.
+#[tokio::test]
+async fn linked_folder_in_git_folder_changes_no_other_one() {
+    for (id, name) in (1..).zip(["info", "objects", "refs", "refs/heads", "refs/heads/brigade"]) {
+        let repo = TestRepository::new().await;
+        let worktree = repo.provision(id).await;
+        let other = tempfile::tempdir().unwrap();
+        let in_other = |path: &str| other.path().join(path);
+        for folder in ["info", "heads/brigade-tasks/crew", "brigade-tasks/crew", "crew"] {
+            fs::create_dir_all(in_other(folder)).unwrap();
+        }
+        let files = ["info/exclude", "heads/main.lock", "brigade-tasks/crew/task-1", "crew.lock"];
+        for file in files {
+            fs::write(in_other(file), "as it was\n").unwrap();
+        }
+        let before = files_below(other.path());
+        let folder = worktree.root.join(".git").join(name);
+        // It may be missing.
+        let _ = fs::remove_dir_all(&folder);
+        symlink(other.path(), &folder).unwrap();
+        fs::write(repo.path().join(".git/info/exclude"), "of the person\n").unwrap();
+        for _ in 0..4 {
+            // The worktree may be refused, and then another one is used.
+            let _ = repo.repository.provision(&task(id)).await;
+        }
+        let next = repo.worktree_with(9, |root| insert_after(root, "f.txt", "line 2", "next")).await;
+        assert_eq!(repo.merge(&next).await, None);
+        assert_eq!(files_below(other.path()), before, "{name}");
+        for file in files {
+            assert_eq!(fs::read_to_string(in_other(file)).unwrap(), "as it was\n", "{name}: {file}");
+        }
     }
 }
 

@@ -6,12 +6,15 @@
 //! Commands cannot write `config` and `commondir` there; see [`super::write_scope`]. `commondir` names the git folder itself: another
 //! one would have settings that any git runs.
 
-use std::fs;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+
+use cap_std::fs::{Dir, OpenOptions};
 
 use super::command::{RepoPath, path_of};
 use super::files::{self, failed};
 use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::platform::Folder;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::RepositoryError;
 
@@ -35,10 +38,59 @@ pub(super) enum Head<'a> {
     Detached,
 }
 
+/// The git folder of a place. Commands may have put links there, but none leads a change of Brigade out of the folder.
+pub(super) struct GitFolder {
+    path: PathBuf,
+    folder: Dir,
+}
+
+impl GitFolder {
+    pub(super) fn open(path: &Path) -> Result<Self, RepositoryError> {
+        let folder = Folder::open(path).and_then(|folder| folder.to_dir());
+        Ok(Self { path: path.to_owned(), folder: folder.map_err(|error| failed("open", path, &error))? })
+    }
+
+    /// Replaces a file as a whole, unless it has this content.
+    pub(super) fn replace(&self, name: &str, content: &[u8]) -> Result<(), RepositoryError> {
+        if files::bytes(&self.path.join(name)).is_some_and(|existing| existing == content) {
+            return Ok(());
+        }
+        self.remove(&format!("{name}.new"))?;
+        self.replace_by(name, ".new", content)
+    }
+
+    /// Sets a ref as git does: a new file with the name of its lock replaces it. So it fails while git changes the ref.
+    pub(super) fn set_ref(&self, name: &str, commit: &str) -> Result<(), RepositoryError> {
+        self.replace_by(name, ".lock", format!("{commit}\n").as_bytes())
+    }
+
+    /// Removes a file if it exists.
+    pub(super) fn remove(&self, name: &str) -> Result<(), RepositoryError> {
+        match self.folder.remove_file(name) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", &self.path.join(name), &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a file beside this one, whose name has the additional end, and renames it.
+    fn replace_by(&self, name: &str, end: &str, content: &[u8]) -> Result<(), RepositoryError> {
+        let new = format!("{name}{end}");
+        let replace = || {
+            if let Some(above) = Path::new(name).parent() {
+                self.folder.create_dir_all(above)?;
+            }
+            self.folder.open_with(&new, OpenOptions::new().write(true).create_new(true))?.write_all(content)?;
+            self.folder.rename(&new, &self.folder, name)
+        };
+        replace().map_err(|error| failed("write", &self.path.join(name), &error))
+    }
+}
+
 impl RepoPath {
     /// Writes the git folder of a new place, without an index.
     pub(super) fn write_git_folder(&self, git_dir: &Path, head: Head<'_>, commit: &str) -> Result<(), RepositoryError> {
-        create_folder(&git_dir.join("refs"))?;
+        let refs = git_dir.join("refs/heads");
+        std::fs::create_dir_all(&refs).map_err(|error| failed("create", &refs, &error))?;
         self.update_git_folder(git_dir)?;
         let start = ["for-each-ref", "--format=%(objectname) %(refname)"];
         let refs = self.git(start.iter().chain(&COPIED_REFS)).ok()?.out;
@@ -46,36 +98,36 @@ impl RepoPath {
         let lines = refs.split_inclusive(|byte| *byte == b'\n');
         let is_of_task = |line: &[u8]| line.windows(of_tasks.len()).any(|part| part == of_tasks.as_bytes());
         let packed: Vec<u8> = lines.filter(|line| !is_of_task(line)).flatten().copied().collect();
-        write(&git_dir.join("packed-refs"), &packed)?;
+        let folder = GitFolder::open(git_dir)?;
+        folder.replace("packed-refs", &packed)?;
         let text = match head {
             Head::Branch(branch) => {
-                write_ref(git_dir, branch, commit)?;
+                folder.replace(&format!("refs/heads/{branch}"), format!("{commit}\n").as_bytes())?;
                 format!("ref: refs/heads/{branch}\n")
             }
             Head::Detached => format!("{commit}\n"),
         };
-        write(&git_dir.join("HEAD"), text.as_bytes())
+        folder.replace("HEAD", text.as_bytes())
     }
 
     /// Writes the files of a place's git folder that follow the person's repository: another path after a move, new settings, a new
     /// boundary of a shallow clone.
     pub(super) fn update_git_folder(&self, git_dir: &Path) -> Result<(), RepositoryError> {
-        create_folder(&git_dir.join("objects/info"))?;
-        create_folder(&git_dir.join("info"))?;
+        let folder = GitFolder::open(git_dir)?;
         // Git follows the relative path after a move of the workspace. Git LFS finds its objects beside the absolute one only.
         let objects = [relative_to(self, "../../../..", "objects"), self.common_dir.join("objects")];
         let lines = objects.into_iter().chain(alternates(&self.common_dir)).flat_map(|folder| alternates_line(&folder));
-        replace(&git_dir.join("objects/info/alternates"), &lines.collect::<Vec<u8>>())?;
+        folder.replace("objects/info/alternates", &lines.collect::<Vec<u8>>())?;
         for name in COPIED_FILES {
             // Linked checkouts have their own sparse patterns.
             let own = self.git_dir.join(name);
             let from = if own.exists() { own } else { self.common_dir.join(name) };
             if let Ok(content) = reading::read(&from, AllowedKinds::FilesHere, COPY_BYTES_MAX) {
-                replace(&git_dir.join(name), &content)?;
+                folder.replace(name, &content)?;
             }
         }
-        replace(&git_dir.join("config"), &self.place_config()?)?;
-        replace(&git_dir.join(COMMON_FILE), b".\n")
+        folder.replace("config", &self.place_config()?)?;
+        folder.replace(COMMON_FILE, b".\n")
     }
 
     /// The settings of a place: those of the person's repository, and the hooks of it.
@@ -114,32 +166,6 @@ impl RepoPath {
 fn relative_to(main: &RepoPath, up: &str, name: &str) -> PathBuf {
     let is_inside = main.common_dir == main.work_tree.join(".git");
     if is_inside { Path::new(up).join(".git").join(name) } else { main.common_dir.join(name) }
-}
-
-/// Sets a branch in a git folder that no git works in.
-fn write_ref(git_dir: &Path, branch: &str, commit: &str) -> Result<(), RepositoryError> {
-    let path = git_dir.join("refs/heads").join(branch);
-    create_folder(path.parent().unwrap_or(git_dir))?;
-    write(&path, format!("{commit}\n").as_bytes())
-}
-
-fn create_folder(folder: &Path) -> Result<(), RepositoryError> {
-    fs::create_dir_all(folder).map_err(|error| failed("create", folder, &error))
-}
-
-fn write(path: &Path, content: &[u8]) -> Result<(), RepositoryError> {
-    fs::write(path, content).map_err(|error| failed("write", path, &error))
-}
-
-/// Replaces a file as a whole, unless it has this content.
-fn replace(path: &Path, content: &[u8]) -> Result<(), RepositoryError> {
-    if files::bytes(path).is_some_and(|existing| existing == content) {
-        return Ok(());
-    }
-    let new = path.with_extension("new");
-    files::remove_file(&new)?;
-    write(&new, content)?;
-    fs::rename(&new, path).map_err(|error| failed("write", path, &error))
 }
 
 /// A value for a settings file; see git-config(1), Syntax.

@@ -79,14 +79,13 @@ impl RepoPath {
 
 fn locks_below(folder: &Path) -> Vec<PathBuf> {
     let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-    let (mut locks, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in files::entries(&folder) {
-            if is_folder(&entry) {
-                folders.push(entry);
-            } else if is_lock(&entry) {
-                locks.push(entry);
-            }
+    let (mut locks, mut paths) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(path) = paths.pop() {
+        // A link may lead to the refs of another repository.
+        if is_folder(&path) {
+            paths.extend(files::entries(&path));
+        } else if is_lock(&path) {
+            locks.push(path);
         }
     }
     locks

@@ -56,7 +56,9 @@ impl RepoPath {
 
     /// The id of the checked out commit.
     pub(super) fn head(&self) -> Result<String, RepositoryError> {
-        Ok(self.git(["rev-parse", "--verify", "HEAD^{commit}"]).ok()?.line())
+        let branch = self.checked_out_branch()?;
+        let commit = branch.map_or(Ok(None), |branch| self.branch_commit(&branch))?;
+        commit.map_or_else(|| Ok(self.git(["rev-parse", "--verify", "HEAD^{commit}"]).ok()?.line()), Ok)
     }
 
     pub(super) fn is_ancestor(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {

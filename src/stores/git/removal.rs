@@ -18,7 +18,7 @@ impl RepositoryInner {
     pub(super) fn remove(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
         let name = &worktree.name;
         let branch = format!("refs/heads/{}", worktree.branch);
-        let tip = self.main.commit(&branch)?;
+        let tip = self.main.branch_commit(&worktree.branch)?;
         if let Some(tip) = &tip
             && !self.main.is_ancestor(tip, &self.branch.target_ref())?
         {

@@ -5,6 +5,7 @@ use std::fs;
 use super::branch::is_commit;
 use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
+use super::git_folder::GitFolder;
 use super::worktrees::UPDATING_FILE;
 use crate::ports::RepositoryError;
 
@@ -42,9 +43,8 @@ impl RepoPath {
         }
         warnings.push(format!("{branch} was missing or damaged in {}", self.work_tree.display()));
         let name = format!("refs/heads/{branch}");
-        let file = self.git_dir.join(&name);
-        if file.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
-            remove_file(&file)?;
+        if !self.git_dir.join(&name).is_dir() {
+            GitFolder::open(&self.git_dir)?.remove(&name)?;
         }
         self.git(["update-ref", &name, commit]).ok().map(drop)
     }

@@ -2,16 +2,15 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use cap_std::fs::OpenOptions;
 use parking_lot::Mutex;
 
 use super::branch::is_commit;
 use super::command::{RepoPath, failure, git, text_of};
 use super::commits::{list_files, list_names};
 use super::files::{self, failed};
+use super::git_folder::GitFolder;
 use super::merges::{MergedTree, merge_trees};
 use super::places::POINTER_FILE;
 use super::take_over::TeamBranchProblem;
@@ -21,7 +20,6 @@ use crate::domain::name::LEAD;
 use crate::domain::worktree_name::{
     TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, WorktreeName, team_branch, team_folder,
 };
-use crate::platform::Folder;
 use crate::ports::{Durability, PublishOutcome, RecordedMerge, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
 
@@ -231,6 +229,9 @@ impl TeamBranch {
 
     /// The commit of the branch that receives merges.
     pub(super) fn target_commit(&self) -> Result<String, RepositoryError> {
+        if let Some(commit) = self.main.branch_commit(&self.name)? {
+            return Ok(commit);
+        }
         self.main.commit_of_ref(&self.target_ref())?.ok_or_else(|| {
             let target = &self.name;
             let last = self.last_commit.lock().as_deref().map(short_commit).unwrap_or_default().to_owned();
@@ -383,7 +384,8 @@ impl TeamBranch {
     /// Shows the commit of the branch in a place, unless that has it checked out, or git changes it there at this moment.
     pub(super) fn show_in(&self, at: &RepoPath, commit: &str) {
         let is_checked_out = at.checked_out_branch().is_ok_and(|branch| branch.as_ref() == Some(&self.name));
-        if !is_checked_out && let Err(error) = set_ref_within(&at.git_dir, &self.target_ref(), commit) {
+        let set = || GitFolder::open(&at.git_dir)?.set_ref(&self.target_ref(), commit);
+        if !is_checked_out && let Err(error) = set() {
             tracing::debug!("cannot show {} in {}: {error}", self.name, at.work_tree.display());
         }
     }
@@ -394,20 +396,6 @@ impl TeamBranch {
         let synced = [path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
         synced.map_err(|error| failed("sync", path, &error))
     }
-}
-
-/// Sets a ref as git does: a new file with the name of its lock replaces it. Commands can write this git folder, but no link there leads
-/// out of it.
-fn set_ref_within(git_dir: &Path, name: &str, commit: &str) -> io::Result<()> {
-    let folder = Folder::open(git_dir)?.to_dir()?;
-    if let Some(above) = Path::new(name).parent() {
-        folder.create_dir_all(above)?;
-    }
-    let lock = format!("{name}.lock");
-    folder
-        .open_with(&lock, OpenOptions::new().write(true).create_new(true))?
-        .write_all(format!("{commit}\n").as_bytes())?;
-    folder.rename(&lock, &folder, name)
 }
 
 /// Finds merges that the board records and that are no longer on the team branch: it was reset, renamed or deleted. Returns the problem
