@@ -108,13 +108,11 @@ fn kill_guards(world: &World, random: &mut fastrand::Rng) {
 /// Git removes its lock files on SIGTERM, and goes on to clean up by paths.
 fn kill_gits(world: &World, random: &mut fastrand::Rng) {
     kill_some(world, random, "kills-git", &[Signal::KILL, Signal::TERM], is_git);
-    world.remove_locks_of_git();
 }
 
 /// Kills any process: the shell of a command, its init, or a git.
 fn kill_anything(world: &World, random: &mut fastrand::Rng) {
     kill_some(world, random, "kills-guard", &[Signal::KILL], |_| true);
-    world.remove_locks_of_git();
 }
 
 /// Asserts that a process launched while a lead runs ends, and says that it is not the lead.
@@ -296,7 +294,6 @@ fn make_read_only(world: &World, random: &mut fastrand::Rng) {
         wait(random);
         world.kill(&mut lead);
     }
-    world.remove_locks_of_git();
 }
 
 /// Fills the disk to the last byte while the team runs.
@@ -324,7 +321,6 @@ fn fill_disk(world: &World, random: &mut fastrand::Rng) {
         wait(random);
         world.kill(&mut lead);
     }
-    world.remove_locks_of_git();
 }
 
 /// A Mission Control sets the desired state, and the lead is killed a moment later. The next launch must find that

@@ -275,7 +275,7 @@ fn check_lines(world: &World) {
     }
 }
 
-pub fn git_locks(workspace: &ChaosWorkspace) -> Vec<PathBuf> {
+fn git_locks(workspace: &ChaosWorkspace) -> Vec<PathBuf> {
     let is_lock = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "lock");
     files_below(&workspace.join(".git")).into_iter().filter(is_lock).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Attacks and other actions, in the order of the table.
-pub const DONE: [(&str, &str); 20] = [
+pub const DONE: [(&str, &str); 19] = [
     ("workspaces", "repositories with a team, each drained in the end"),
     ("launches", "teams started"),
     ("kills", "SIGKILLs and SIGTERMs sent, of whatever kind"),
@@ -24,7 +24,6 @@ pub const DONE: [(&str, &str); 20] = [
     ("mail", "messages accepted"),
     ("commits", "commits by teammates of tasks that are completed"),
     ("lines", "lines added by commits in the merged branch"),
-    ("locks-of-git", "lock files that a killed git left, removed by the person as git says"),
 ];
 
 /// Violations: each counter must stay zero.

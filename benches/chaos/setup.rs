@@ -247,24 +247,11 @@ impl World {
         self.counts.wrong(row, &format!("(seed {}, {}) {text}", self.seed, self.workspace.root.display()));
     }
 
-    /// Removes the locks of a killed git while no git runs, as git's own error message recommends.
-    pub fn remove_locks_of_git(&self) {
-        if !self.workspace.processes().is_empty() {
-            return;
-        }
-        for path in checks::git_locks(&self.workspace) {
-            if fs::remove_file(&path).is_ok() {
-                self.counts.add("locks-of-git", 1);
-            }
-        }
-    }
-
     /// Runs the team until no task is left, and retries failed tasks as a person would.
     fn drain(&self) {
         let started_at = Instant::now();
         let mut output = String::new();
         for _ in 0..RUNS_MAX {
-            self.remove_locks_of_git();
             users::finish_outside_tasks(self);
             let mut run = self.workspace.launch(&["run", "crew"]);
             self.counts.add("launches", 1);
