@@ -184,7 +184,7 @@ fn leftover_note(leftover: &Leftover) -> String {
     let folder = leftover.folder.as_ref().map(|folder| format!("rm -rf {}", shell_word(folder)));
     let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch)));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
-    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", leftover.task))
+    one_line(&format!("work of deleted {} is still there: {places} (remove it: `{how}`)", leftover.task))
 }
 
 /// Adds the selected files of a folder. A missing folder has none.

@@ -44,7 +44,8 @@ impl Merge {
         consent::confirm_merge(context, &team, self.trust)?;
         let sandbox = context.location.sandbox(Some(&team))?;
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
-        let TakeOver { into, before, after } = GitRepository::take_over(&workspace, &branch, drivers)?;
+        let TakeOver { into, before, after } =
+            GitRepository::take_over(&workspace, team.name.as_str(), &branch, drivers)?;
         let data = serde_json::json!({
             "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
         });

@@ -29,11 +29,23 @@ fn take_over(repo: &TestRepository) -> Result<TakeOver, String> {
 fn take_over_in(folder: &Path, branch: &str) -> Result<TakeOver, String> {
     let drivers =
         DriverOptions { program: Some(env!("CARGO_BIN_EXE_brigade").into()), launch_sandbox: Some(sandbox(folder)) };
-    GitRepository::take_over(folder, branch, drivers).map_err(|error| error.to_string())
+    GitRepository::take_over(folder, "crew", branch, drivers).map_err(|error| error.to_string())
 }
 
 fn commits_ahead(repo: &TestRepository) -> usize {
     GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap().commits_ahead
+}
+
+/// Only the person works in the team worktree. A teammate can check out a copy of the team branch in its own.
+#[tokio::test]
+async fn commit_on_team_branch_in_task_worktree_is_not_taken() {
+    let repo = merged().await;
+    let worktree = repo.provision(2).await;
+    git(&worktree.root, &["switch", "-q", "brigade/crew"]);
+    git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "Not verified"]);
+    let before = repo.team_tip();
+    assert_eq!(take_over(&repo).unwrap().after, before);
+    assert_eq!(repo.team_tip(), before);
 }
 
 #[tokio::test]

@@ -11,9 +11,9 @@ use super::opening::open_checked;
 use super::person_merge::PersonMerge;
 use super::places::is_marked;
 use super::team_branch::{check_person_branch, checked_target, find_lost_merges};
-use super::{DriverOptions, GitRepository, files};
+use super::{DriverOptions, GitRepository};
 use crate::domain::dropped_lines::short_commit;
-use crate::domain::worktree_name::{WORKTREES_FOLDER, team_branch, team_folder};
+use crate::domain::worktree_name::{team_branch, team_folder};
 use crate::ports::{RecordedMerge, RepositoryError};
 
 /// The state of a team branch.
@@ -89,17 +89,23 @@ impl GitRepository {
         }
     }
 
-    /// Merges the team branch into the branch of the person's checkout, as the person: a fast-forward, or a merge commit. It runs no hook.
+    /// Merges `branch`, which the merges of `team` go into, into the branch of the person's checkout, as the person: a fast-forward, or a
+    /// merge commit. It runs no hook.
     /// Filters and merge drivers run in the sandbox of `drivers`. If it fails, nothing is changed. After a kill, the next call finishes
     /// or undoes the merge. Blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`], or the merge is refused. The error names the files and the next step.
-    pub fn take_over(workspace: &Path, branch: &str, drivers: DriverOptions) -> Result<TakeOver, RepositoryError> {
+    pub fn take_over(
+        workspace: &Path,
+        team: &str,
+        branch: &str,
+        drivers: DriverOptions,
+    ) -> Result<TakeOver, RepositoryError> {
         let main = open_checked(workspace, drivers)?;
         let merge = PersonMerge::open(&main, branch)?;
         let finished = merge.settle_killed()?;
-        take_commits_of_person(&main, branch)?;
+        take_commits_of_person(&main, team, branch)?;
         let Some(tip) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else {
             return Err(merge.refused("there is no such branch", "`brigade run` creates it"));
         };
@@ -127,19 +133,19 @@ impl GitRepository {
 
 /// Moves a team branch to what the person committed on it in the team worktree. Commits that do not continue the branch wait for the next
 /// launch, which merges them.
-fn take_commits_of_person(main: &RepoPath, branch: &str) -> Result<(), RepositoryError> {
-    let name = format!("refs/heads/{branch}");
-    let Some(tip) = main.commit_of_ref(&name)? else { return Ok(()) };
-    for folder in files::entries(&main.work_tree.join(WORKTREES_FOLDER)) {
-        let Some(at) = main.place_at(&folder).filter(is_marked) else { continue };
-        if at.checked_out_branch()?.as_deref() != Some(branch) {
-            continue;
-        }
-        let head = at.head()?;
-        let is_new = head != tip && recorded_base(&folder).as_ref() != Some(&head);
-        if is_new && at.is_ancestor(&tip, &head)? && main.fetch_from(&at, &head)?.is_ok() {
-            main.git(["update-ref", "-m", "brigade: commits of the person", &name, &head, &tip]).ok()?;
-        }
+fn take_commits_of_person(main: &RepoPath, team: &str, branch: &str) -> Result<(), RepositoryError> {
+    let folder = main.work_tree.join(team_folder(team));
+    let (Some(at), Some(tip)) = (main.place_at(&folder).filter(is_marked), main.branch_commit(branch)?) else {
+        return Ok(());
+    };
+    if at.checked_out_branch()?.as_deref() != Some(branch) {
+        return Ok(());
+    }
+    let head = at.head()?;
+    let is_new = head != tip && recorded_base(&folder).as_ref() != Some(&head);
+    if is_new && at.is_ancestor(&tip, &head)? && main.fetch_from(&at, &head)?.is_ok() {
+        let name = format!("refs/heads/{branch}");
+        main.git(["update-ref", "-m", "brigade: commits of the person", &name, &head, &tip]).ok()?;
     }
     Ok(())
 }
