@@ -4,14 +4,17 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
+use brigade::domain::access::PathRule;
 use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{PORTS_PER_WORKTREE, PendingSetup, Repository, Setup, SetupPlace, Worktree};
+use brigade::sandbox::Sandbox;
 
 use crate::harness::{TestRepository, edit, git, git_output, open_with_setup, task};
-use crate::testkit::process::wait_until;
+use crate::testkit::process::{guard, wait_until};
 
 /// A repository with an ignored file `.env`, whose worktrees are set up like this.
 async fn repository(setup: SetupSpec) -> TestRepository {
@@ -230,6 +233,19 @@ async fn failed_submodules_skip_whole_setup_command() {
     let broken = command.replacen("git ", "git --no-such-option ", 1);
     let status = std::process::Command::new("sh").args(["-c", &broken]).current_dir(&worktree.root).status().unwrap();
     assert!(!status.success() && !worktree.root.join("ran").exists(), "{command}");
+}
+
+/// The sandbox refuses to make a link writable.
+#[tokio::test]
+async fn linked_folder_of_submodules_is_not_made_writable() {
+    let repo = repository(SetupSpec { submodules: true, ..SetupSpec::default() }).await;
+    let (worktree, place) = provision(&repo, 1).await;
+    let modules = worktree.root.join(".git/modules");
+    fs::rename(&modules, worktree.root.join(".git/other")).unwrap();
+    symlink(repo.path().join(".git/hooks"), &modules).unwrap();
+    assert_eq!(prepare(&repo, &place).await.pending.unwrap().writable, [modules.clone()]);
+    let refused = Sandbox::open(guard(), &worktree.root, vec![PathRule::writable(modules)]).err().unwrap();
+    assert!(refused.to_string().contains("symbolic link"), "{refused}");
 }
 
 /// A submodule of the repository. `git submodule` needs leave to copy from this machine.

@@ -39,8 +39,8 @@ const USAGE_EXIT_CODE: i32 = 129;
 
 /// Commands that write and remove files by path, and may go on after a kill of Brigade. A lock marks that they run.
 #[rustfmt::skip]
-const COMMANDS_BY_PATH: [&str; 9] = [
-    "worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch", "update-index", "update-ref",
+const COMMANDS_BY_PATH: [&str; 10] = [
+    "add", "read-tree", "reset", "checkout", "checkout-index", "clean", "merge", "switch", "update-index", "update-ref",
 ];
 
 /// Options of every call, each passed with `-c`.
@@ -50,8 +50,6 @@ const SETTINGS: &[&str] = &[
     "core.preferSymlinkRefs=false",
     "core.quotePath=false",
     "core.untrackedCache=false",
-    // One pack is one set of files.
-    "pack.packSizeLimit=0",
     "commit.gpgSign=false",
     "log.showSignature=false",
     "merge.verifySignatures=false",
@@ -268,8 +266,8 @@ impl GitCommand<'_> {
 
     fn command(&self) -> Result<Command, RepositoryError> {
         let words = self.words()?;
-        let confined = self.at.filter(|at| at.is_confined).and_then(|at| at.settings.confined(at, &words));
-        let mut command = confined.unwrap_or_else(|| {
+        let confined = self.at.filter(|at| at.is_confined).map(|at| at.settings.confined(at, &words)).transpose()?;
+        let mut command = confined.flatten().unwrap_or_else(|| {
             let mut git = Command::new(&words[0]);
             git.args(&words[1..]);
             git
@@ -378,7 +376,9 @@ impl GitCommand<'_> {
         while end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
             let waited = started_at.elapsed();
             let reason = match self.pipe() {
-                Some(pipe) => format!("{} is a pipe, and git waits for it. hint: remove it", pipe.display()),
+                Some(pipe) => {
+                    format!("{} is a pipe or a device, and git waits for it. hint: remove it", pipe.display())
+                }
                 None if waited >= TIME_MAX => format!("it took longer than {} s", TIME_MAX.as_secs()),
                 None => {
                     time = (time * 2).min(TIME_MAX.saturating_sub(waited));

@@ -1,8 +1,8 @@
 //! The objects of Git LFS. A commit has only pointers to them, so they are copied together with the commits that Brigade fetches.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
 
 use ring::digest::{Context, SHA256};
 
@@ -30,15 +30,24 @@ impl RepoPath {
     }
 }
 
+/// Copies an object, unless its name is not the SHA-256 of its content.
 fn copy(object: &Path, target: &Path) -> io::Result<()> {
     let Ok(mut file) = reading::open(object, AllowedKinds::FilesHere) else { return Ok(()) };
-    let folder = target.parent().unwrap_or(target);
-    fs::create_dir_all(folder)?;
-    let new: PathBuf = target.with_extension("new");
+    let name = target.file_name().map(|name| name.to_string_lossy().into_owned());
+    // First without a copy: it may be a very large file without content.
+    if name != Some(copy_with_digest(&mut file, &mut io::sink())?) {
+        return Ok(());
+    }
+    file.rewind()?;
+    fs::create_dir_all(target.parent().unwrap_or(target))?;
+    let new = target.with_extension("new");
     remove_file(&new).map_err(io::Error::other)?;
-    let digest = copy_with_digest(&mut file, &mut File::create_new(&new)?)?;
-    let is_whole = target.file_name().is_some_and(|name| name == digest.as_str());
-    if is_whole { fs::rename(&new, target) } else { fs::remove_file(&new) }
+    let copied = File::create_new(&new).and_then(|mut copy| copy_with_digest(&mut file, &mut copy));
+    if copied.as_ref().is_ok_and(|digest| name.as_ref() == Some(digest)) {
+        return fs::rename(&new, target);
+    }
+    let _ = fs::remove_file(&new);
+    copied.map(drop)
 }
 
 /// Returns the SHA-256 of what it copied, in hexadecimal digits.

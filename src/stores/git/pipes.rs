@@ -1,9 +1,9 @@
-//! Named pipes in place of files that git reads. Git waits until a process writes to one, and teammates' commands can create one. Only
-//! calls that take long start a search.
+//! Named pipes and terminals in place of files that git reads. Git waits until a process writes to one, and teammates' commands can create
+//! one, or a link to one. Only calls that take long start a search.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::files;
@@ -73,6 +73,11 @@ fn pipe_in(top: &Path, is_read: impl Fn(&OsStr) -> bool, entries_left: &mut usiz
     None
 }
 
+/// Returns true if a program that reads the path may wait or never come to an end.
 fn is_pipe(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
+    path.metadata().is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        let is_null = || fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == metadata.rdev());
+        kind.is_fifo() || kind.is_char_device() && !is_null()
+    })
 }

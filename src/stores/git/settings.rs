@@ -156,17 +156,23 @@ impl Settings {
     }
 
     /// A command that runs these words in the sandbox of a task's place. `None` if commands are not confined.
-    pub(super) fn confined(&self, at: &RepoPath, words: &[OsString]) -> Option<Command> {
+    ///
+    /// # Errors
+    /// The settings cannot be listed, or there is no program that confines it.
+    pub(super) fn confined(&self, at: &RepoPath, words: &[OsString]) -> Result<Option<Command>, RepositoryError> {
         let mut sandbox = self.driver_sandbox();
         if sandbox.level == Level::Off {
-            return None;
+            return Ok(None);
         }
-        let has_drivers = self.listing.lock().as_ref().is_none_or(|listing| !listing.replaced.is_empty());
-        if !has_drivers {
+        if self.listing()?.replaced.is_empty() {
             sandbox.level = Level::MountsOnly;
         }
         sandbox.rules.extend(task_rules(&at.work_tree));
-        sandbox.command(words)
+        let command = sandbox.command(words).ok_or_else(|| RepositoryError::Failed {
+            action: format!("run git in {}", at.work_tree.display()),
+            reason: "this program cannot confine it".to_owned(),
+        });
+        command.map(Some)
     }
 
     /// Included files outside of the repository and the workspace. Commands must not write them.

@@ -126,9 +126,10 @@ impl SetupPlan {
         }
         let mut writable = Vec::new();
         if submodules.is_some() {
-            let modules = at.git_dir.join("modules");
+            // A command may have put a link there, which the sandbox refuses.
+            let modules = at.git_dir.canonicalize().unwrap_or_else(|_| at.git_dir.clone()).join("modules");
             fs::create_dir_all(&modules).map_err(|error| failed("create", &modules, &error))?;
-            writable.push(modules.canonicalize().unwrap_or(modules));
+            writable.push(modules);
         }
         Ok(Some(PendingSetup { command, timeout: self.timeout, writable, key, is_changed_by_task }))
     }
