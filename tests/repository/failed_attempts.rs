@@ -224,18 +224,25 @@ async fn work_on_other_branch_is_kept_too() {
     let repo = TestRepository::new().await;
     fail_first_attempt(&repo, |root| {
         work(root);
-        git(root, &["stash", "-q", "--include-untracked"]);
+        git(root, &["stash", "-q", "--include-untracked", "-m", "Older"]);
+        insert_after(root, "f.txt", "line 2", "stashed");
+        git(root, &["stash", "-q", "-m", "Newer"]);
         git(root, &["switch", "-q", "--detach", "main"]);
         insert_after(root, "f.txt", "line 9", "elsewhere");
         git(root, &["commit", "-q", "-a", "-m", "Elsewhere"]);
         insert_after(root, "f.txt", "line 1", "last");
     })
     .await;
+    repo.git(&["switch", "-q", "brigade-tasks/crew/task-1"]);
+    repo.git(&["commit", "-q", "--allow-empty", "-m", "Of the person"]);
+    repo.git(&["switch", "-q", "main"]);
     assert_new(&repo, &provision(&repo, &attempt(2, Some(1))).await);
     let text = repo.git(&["show", &format!("{KEPT}:f.txt")]);
     assert!(text.contains("elsewhere") && text.contains("last"), "{text}");
     let subjects = repo.git(&["log", "--format=%s", &format!("main..{KEPT}")]);
-    assert!(subjects.contains("Half") && subjects.contains("Elsewhere"), "{subjects}");
+    for subject in ["Half", "Elsewhere", "Older", "Newer", "Of the person"] {
+        assert!(subjects.contains(subject), "{subject}: {subjects}");
+    }
 }
 
 #[tokio::test]

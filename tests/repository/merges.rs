@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree};
+use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome};
 
 use crate::harness::{TestRepository, edit, git, git_output, insert_after, notice_texts, task, ten_lines};
 use crate::lines::{assert_no_lines_lost, missing};
@@ -389,12 +389,28 @@ async fn branch_moved_during_merge_is_merged_again() {
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
 
+/// Another task's author, or a person, may merge it by its id.
+#[tokio::test]
+async fn merge_that_is_not_verified_does_not_count() {
+    let repo = TestRepository::new().await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
+    let trial = repo.create_merge(&first).await;
+    let second = repo.provision(2).await;
+    git(&second.root, &["merge", "-q", "--no-ff", &trial.commit]);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
+    assert_eq!(repo.git(&["merge-base", "--is-ancestor", &trial.commit, "brigade/crew"]), "");
+    assert!(matches!(repo.repository.provision(&task(1)).await.unwrap(), WorktreeOutcome::Ready(_)));
+    repo.launch().await;
+    assert_eq!(refs(&repo), "refs/brigade/crew/merged/task-2", "a launch removes those of earlier verifies");
+}
+
 #[tokio::test]
 async fn refs_of_completed_task_are_removed_at_launch() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(repo.merge(&worktree).await, None);
-    assert_eq!(refs(&repo), "refs/brigade/crew/merged/task-1");
+    assert_eq!(refs(&repo), "refs/brigade/crew/merged/task-1\nrefs/brigade/crew/trial/task-1");
     assert_eq!(notice_texts(repo.repository.prepare_launch(vec![task(1)]).await.unwrap().notices), [""; 0]);
     assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
     assert!(!worktree.root.exists());

@@ -424,6 +424,10 @@ async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     let refused = open(Path::new(&path)).await.err().unwrap().to_string();
     let workspace = repo.path().display();
     assert!(refused.contains(&format!("another team crew, in the workspace {workspace}, has")), "{refused}");
+    let copy = other.path().join("copy");
+    let copied = std::process::Command::new("cp").arg("-r").args([repo.path(), &copy]).status().unwrap();
+    assert!(copied.success());
+    open(&copy).await.unwrap().prepare_launch(Vec::new()).await.unwrap();
     assert!(refused.ends_with("hint: rename this team"), "{refused}");
     assert_eq!(repo.team_tip(), before);
     assert_eq!(publish().await.unwrap(), PublishOutcome::Done(None));
@@ -598,7 +602,7 @@ async fn missing_commit_object_is_no_unborn_branch() {
         let commit = "5".repeat(40);
         fs::write(repo.path().join(".git/refs/heads").join(branch), format!("{commit}\n")).unwrap();
         let expected = format!("the object of its commit {commit} is missing");
-        let taken = GitRepository::take_over(repo.path(), "brigade/crew", DriverOptions::default());
+        let taken = GitRepository::take_over(repo.path(), "crew", "brigade/crew", DriverOptions::default());
         let error = taken.unwrap_err().to_string();
         assert!(error.contains(&expected) && !error.contains("git add"), "{error}");
     }

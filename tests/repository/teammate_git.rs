@@ -113,16 +113,49 @@ scripts! {
     settings_are_refused: "fails git config core.fsmonitor false; fails git config --unset core.bare; a", 1, [("a.txt", "a")];
 }
 
-/// A stash that remains is no part of the work, and is not removed.
+/// A stash or branch that remains is no part of the work: its author decides, and after the report nothing is removed.
 #[tokio::test]
-async fn remaining_stash_keeps_worktree() {
+async fn report_with_work_left_behind_is_refused() {
+    for (leave, take, drop) in [
+        ("echo no > f.txt; git stash -q", "git stash pop", "git stash drop"),
+        (
+            "git checkout -q -b side; echo no > no.txt; git add .; git commit -q -m No; git checkout -q -",
+            "git merge side",
+            "git branch -D side",
+        ),
+    ] {
+        let repo = repository().await;
+        let worktree = repo.provision(1).await;
+        run(&repo, &worktree, &format!("{FUNCTIONS} {leave}; a"));
+        let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+        assert!(refused.contains(take) && refused.contains(drop), "{refused}");
+        run(&repo, &worktree, drop);
+        publish(&repo, &worktree, || ()).await;
+        assert_eq!((repo.team_file("a.txt").as_str(), repo.team_file("f.txt").contains("line 2")), ("a", true));
+        run(&repo, &worktree, leave);
+        let reason = repo.clean_up(&worktree).await.unwrap();
+        assert!(reason.contains("not merged") && worktree.root.exists(), "{reason}");
+    }
+}
+
+/// The person has the branch of a task, and may commit there.
+#[tokio::test]
+async fn persons_commit_on_task_branch_is_not_overwritten() {
     let repo = repository().await;
     let worktree = repo.provision(1).await;
-    run(&repo, &worktree, &format!("{FUNCTIONS} echo no > f.txt; git stash -q; a"));
+    run(&repo, &worktree, &format!("{FUNCTIONS} a"));
+    repo.commit(&worktree).await;
+    repo.git(&["switch", "-q", &worktree.branch]);
+    fs::write(repo.path().join("of-person.txt"), "x\n").unwrap();
+    repo.commit_as_person();
+    repo.git(&["switch", "-q", "-"]);
+    run(&repo, &worktree, "git commit -q --amend -m 'Another message'");
+    let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+    assert!(refused.contains("a person committed on brigade-tasks/crew/task-1"), "{refused}");
+    let pull = refused.split("Run ").nth(1).unwrap().split(" in the worktree").next().unwrap();
+    run(&repo, &worktree, &format!("{pull} -q"));
     publish(&repo, &worktree, || ()).await;
-    assert_eq!((repo.team_file("a.txt").as_str(), repo.team_file("f.txt").contains("line 2")), ("a", true));
-    let reason = repo.clean_up(&worktree).await.unwrap();
-    assert!(reason.contains("stash") && worktree.root.exists(), "{reason}");
+    assert_eq!(repo.team_file("of-person.txt"), "x");
 }
 
 /// The team branch has new work of another task, which conflicts.

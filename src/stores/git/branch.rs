@@ -10,6 +10,8 @@ use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 /// The file, in a worktree, with the base commit of its branch. It is not in the state file, because other programs that
 /// write that file may drop unknown keys.
 const BASE_FILE: &str = ".agent/base";
+/// The file, in a worktree, with the last commit of its branch that Brigade fetched.
+const BRANCH_FILE: &str = ".agent/branch";
 /// The number of hex digits of a commit id: 40 with SHA-1, 64 with SHA-256.
 const COMMIT_ID_DIGITS: std::ops::RangeInclusive<usize> = 40..=64;
 
@@ -28,9 +30,23 @@ pub(super) fn record_base(root: &Path, commit: &str) -> Result<(), RepositoryErr
     files::replace(&root.join(BASE_FILE), &format!("{commit}\n"))
 }
 
+/// Records the last commit of the branch in the person's repository.
+pub(super) fn record_branch(root: &Path, commit: &str) -> Result<(), RepositoryError> {
+    files::replace(&root.join(BRANCH_FILE), &format!("{commit}\n"))
+}
+
 /// The commit that [`record_base`] recorded.
 pub(super) fn recorded_base(root: &Path) -> Option<String> {
-    let text = files::text(&root.join(BASE_FILE))?;
+    recorded_commit(root, BASE_FILE)
+}
+
+/// Returns true if Brigade moved the branch in the person's repository to this commit. If not, a person did.
+pub(super) fn is_recorded(root: &Path, commit: &str) -> bool {
+    [BASE_FILE, BRANCH_FILE].iter().any(|file| recorded_commit(root, file).as_deref() == Some(commit))
+}
+
+fn recorded_commit(root: &Path, file: &str) -> Option<String> {
+    let text = files::text(&root.join(file))?;
     let commit = text.trim_end();
     is_commit(commit).then(|| commit.to_owned())
 }
@@ -90,9 +106,7 @@ impl RepositoryInner {
         if self.main.checkout_of(branch).is_some() {
             return Ok(());
         }
-        let name = format!("refs/heads/{branch}");
-        let no_log = ["-c", "core.logAllRefUpdates=false"];
-        self.main.git(no_log.iter().chain(&["update-ref", "--no-deref", &name, commit])).ok().map(drop)
+        self.main.set_ref(&format!("refs/heads/{branch}"), commit)
     }
 }
 

@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
-use super::branch::{BranchStatus, is_commit};
+use super::branch::{BranchStatus, is_commit, is_recorded, record_branch};
 use super::command::{RepoPath, path_of, pathspec, text_of};
+use super::fetching::{STASH, UnfetchedRef};
 use super::index_flags::clear_skip_worktree;
 use super::queries::identity;
-use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
+use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
 use crate::domain::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Assignment, RepositoryError, TEAMMATES_DOMAIN, Worktree};
@@ -52,16 +53,29 @@ impl RepositoryInner {
             return Ok(Err(reason));
         }
         let tip = tip.map_or_else(|| at.head(), Ok)?;
-        if self.main.branch_commit(&worktree.branch)?.as_ref() != Some(&tip)
+        let before = self.main.branch_commit(&worktree.branch)?;
+        if before.as_ref() != Some(&tip)
             && let Err(reason) = self.main.fetch_from(&at, &tip)?
         {
             return Ok(Err(reason));
+        }
+        if let Some(left) = self.main.unfetched_refs(&at)?.first() {
+            return Ok(Err(left_behind(left)));
+        }
+        if let Some(before) = before.filter(|before| *before != tip && !is_recorded(&worktree.root, before))
+            && !self.main.is_ancestor(&before, &tip)?
+        {
+            let branch = &worktree.branch;
+            return Ok(Err(format!(
+                "a person committed on {branch} in the repository, and your work lacks that. Run git pull --no-rebase ../.. {branch} in the worktree, and complete the task again"
+            )));
         }
         let new = match self.add_trailers(&tip, worktree)? {
             Ok(new) => new,
             Err(reason) => return Ok(Err(reason)),
         };
         self.set_branch(&worktree.branch, &new)?;
+        record_branch(&worktree.root, &new)?;
         if new != tip {
             at.git(["update-ref", "--no-deref", &format!("refs/heads/{}", worktree.branch), &new, &tip]).ok()?;
         }
@@ -124,6 +138,19 @@ impl RepositoryInner {
         let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
         Ok(Ok(output.lines().map(str::to_owned).collect()))
     }
+}
+
+/// The text for a teammate that left work on another branch, or in a stash.
+fn left_behind(left: &UnfetchedRef) -> String {
+    let (take, drop) = match left.branch() {
+        STASH => ("git stash pop".to_owned(), "git stash drop".to_owned()),
+        branch => (format!("git merge {branch}"), format!("git branch -D {branch}")),
+    };
+    format!(
+        "the worktree has {} at {}, which your work lacks: run {take} to take it, or {drop}, and complete the task again",
+        left.shown(),
+        short_commit(&left.commit)
+    )
 }
 
 /// Stages everything except nested repositories: to find changes in one, git would run programs that its settings name. `options` are

@@ -142,7 +142,7 @@ impl RepositoryInner {
         if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
             return Ok(SetAside::Impossible(reason));
         }
-        let kept = match self.commit_everything(at, worktree, failure, &repositories)? {
+        let kept = match self.commit_everything(at, worktree, tips, failure, &repositories)? {
             Ok(kept) => kept,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
@@ -189,11 +189,12 @@ impl RepositoryInner {
     }
 
     /// Commits everything in a worktree, in any state, and moves no branch. The parents are its commit, the commits of an unfinished merge,
-    /// and those of its other branches and its stash. The inner error is the reason why something cannot be committed.
+    /// those of its other branches and its stashes, and that of the task's branch in the repository. The inner error is the reason why something cannot be committed.
     fn commit_everything(
         &self,
         at: &RepoPath,
         worktree: &Worktree,
+        tips: &BranchTips,
         failure: &FailedAttempt,
         repositories: &[PathBuf],
     ) -> Result<Result<KeptCommit, String>, RepositoryError> {
@@ -208,7 +209,8 @@ impl RepositoryInner {
         let tree = at.git(self.synced(&["write-tree"])).variables(index.variables()).ok()?.line();
         let mut parents = vec![head.clone()];
         let other = self.main.unfetched_refs(at)?.into_iter().map(|unfetched| unfetched.commit);
-        for commit in at.merge_heads().into_iter().chain(other) {
+        // A person may have committed on the branch in the repository.
+        for commit in at.merge_heads().into_iter().chain(other).chain(tips.own.clone()) {
             if !parents.contains(&commit) && at.commit(&commit)?.is_some() && !at.is_ancestor(&commit, &head)? {
                 parents.push(commit);
             }

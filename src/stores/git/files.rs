@@ -72,6 +72,19 @@ pub(super) fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
+/// The files in a folder and below it. Links are not followed: one may lead out of the folder.
+pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
+    let (mut files, mut paths) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(path) = paths.pop() {
+        match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_dir() => paths.extend(entries(&path)),
+            Ok(_) => files.push(path),
+            Err(_) => {}
+        }
+    }
+    files
+}
+
 /// The error of an action on a path.
 pub(super) fn failed(action: &str, path: &Path, error: &dyn Display) -> RepositoryError {
     failure(format!("{action} {}", path.display()), &error.to_string())

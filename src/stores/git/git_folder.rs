@@ -79,8 +79,13 @@ impl GitFolder {
             if let Some(above) = Path::new(name).parent() {
                 self.folder.create_dir_all(above)?;
             }
-            self.folder.open_with(&new, OpenOptions::new().write(true).create_new(true))?.write_all(content)?;
-            self.folder.rename(&new, &self.folder, name)
+            let mut file = self.folder.open_with(&new, OpenOptions::new().write(true).create_new(true))?;
+            let replaced = file.write_all(content).and_then(|()| self.folder.rename(&new, &self.folder, name));
+            if replaced.is_err() {
+                // A lock that stays would block git.
+                let _ = self.folder.remove_file(&new);
+            }
+            replaced
         };
         replace().map_err(|error| failed("write", &self.path.join(name), &error))
     }

@@ -77,18 +77,8 @@ impl RepoPath {
     }
 }
 
-fn locks_below(folder: &Path) -> Vec<PathBuf> {
-    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-    let (mut locks, mut paths) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(path) = paths.pop() {
-        // A link may lead to the refs of another repository.
-        if is_folder(&path) {
-            paths.extend(files::entries(&path));
-        } else if is_lock(&path) {
-            locks.push(path);
-        }
-    }
-    locks
+fn locks_below(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    files::below(folder).into_iter().filter(|path| is_lock(path))
 }
 
 fn is_lock(path: &Path) -> bool {

@@ -54,7 +54,7 @@ impl RepositoryInner {
             return Ok(MergeOutcome::Refused(refusal));
         }
         // No branch has the commit until it is verified, and a `git gc` of the person would remove it.
-        self.main.git(["update-ref", "--no-deref", &self.merged_ref(assignment), &merge.commit]).ok()?;
+        self.main.set_ref(&self.trial_ref(assignment), &merge.commit)?;
         Ok(MergeOutcome::Created(merge))
     }
 
@@ -225,6 +225,8 @@ impl RepositoryInner {
             // The launch reports it.
             tracing::warn!("{error}");
         }
+        // The next launch ignores it, unless the branch moves to the commit.
+        self.main.set_ref(&self.merged_ref(assignment), &merge.commit)?;
         let reason = format!("brigade: merge {}", assignment.identifier());
         self.branch.move_target(&merge.onto, &merge.commit, &reason)
     }

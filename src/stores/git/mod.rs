@@ -4,8 +4,9 @@
 //! task into the person's repository, and all else happens there: commands cannot write it; see `write_scope.rs`.
 //!
 //! The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
-//! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. `refs/brigade/<team>/merged/task-<id>` is the last merge
-//! commit of a task: if the team branch has it, and the board does not record it yet, the next claim does.
+//! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. `refs/brigade/<team>/trial/task-<id>` is the merge
+//! commit of a task that is being verified, `refs/brigade/<team>/merged/task-<id>` the last verified one: if the team branch has that, and
+//! the board does not record it yet, the next claim does.
 //!
 //! Brigade writes nothing in the person's checkout, except when the person runs `brigade merge`; see [`take_over`].
 //!
@@ -178,7 +179,13 @@ async fn on_blocking_thread<R: Send + 'static>(
 }
 
 impl RepositoryInner {
-    /// The ref with the last merge commit of a task, until the board records the merge. The task is merged if the target branch has it.
+    /// The ref with the merge commit of a task that is being verified.
+    fn trial_ref(&self, assignment: &Assignment) -> String {
+        format!("refs/brigade/{}/trial/task-{}", self.branch.team, assignment.task.0)
+    }
+
+    /// The ref with the last verified merge commit of a task, until the board records the merge. The task is merged if the target branch
+    /// has it.
     fn merged_ref(&self, assignment: &Assignment) -> String {
         format!("refs/brigade/{}/merged/task-{}", self.branch.team, assignment.task.0)
     }
@@ -204,7 +211,9 @@ impl RepositoryInner {
         }
         // A file that cannot be copied is found before any work starts.
         let Setup { port_base, .. } = self.prepare_setup(&SetupPlace::Team)?;
-        let named = self.main.refs(&[format!("refs/brigade/{}/merged/", self.branch.team)])?;
+        let named = self.main.refs(&[format!("refs/brigade/{}/", self.branch.team)])?;
+        let trials = named.iter().map(|(name, _)| name).filter(|name| name.contains("/trial/"));
+        notices.extend(self.main.delete_refs(trials).err().map(warning));
         for assignment in completed {
             // The board records the merge, but its worktree was not removed.
             let is_named = named.iter().any(|(name, _)| *name == self.merged_ref(assignment));

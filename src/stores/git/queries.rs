@@ -1,4 +1,4 @@
-//! Questions to git about a checkout: commits, refs, changes, the branch and an unfinished operation.
+//! Questions to git about a checkout: commits, refs, changes, the branch and an unfinished operation. And changes of its refs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -77,6 +77,20 @@ impl RepoPath {
         let output = self.git(start.chain(names.iter().map(AsRef::as_ref))).ok()?.line();
         let refs = output.lines().filter_map(|line| line.split_once(' '));
         Ok(refs.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
+    }
+
+    /// Creates or moves a ref.
+    pub(super) fn set_ref(&self, name: &str, commit: &str) -> Result<(), RepositoryError> {
+        self.git(["-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", name, commit]).ok().map(drop)
+    }
+
+    /// Deletes refs, those that exist.
+    pub(super) fn delete_refs<'a>(&self, names: impl IntoIterator<Item = &'a String>) -> Result<(), RepositoryError> {
+        let deletions: String = names.into_iter().map(|name| format!("delete {name}\n")).collect();
+        if deletions.is_empty() {
+            return Ok(());
+        }
+        self.git(["update-ref", "--no-deref", "--stdin"]).input(deletions).ok().map(drop)
     }
 
     /// The uncommitted changes, one field each: two letters, a space and the path. Ignored files and nested repositories do not count.

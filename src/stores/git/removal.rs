@@ -98,8 +98,7 @@ impl RepositoryInner {
         }
         let unfetched = self.main.unfetched_refs(at)?;
         Ok(unfetched.first().map(|first| {
-            let (name, commit) = (first.name.trim_start_matches("refs/heads/"), short_commit(&first.commit));
-            format!("{name} in it has commits that are not merged, such as {commit}")
+            format!("{} in it has commits that are not merged, such as {}", first.shown(), short_commit(&first.commit))
         }))
     }
 }

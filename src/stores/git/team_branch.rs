@@ -63,11 +63,13 @@ fn workspace_file(main: &RepoPath, team: &str) -> PathBuf {
     main.common_dir.join(format!("brigade-workspace-{team}"))
 }
 
-/// The other workspace with a team of this name, if that team still has its worktree there.
+/// The other workspace of this repository with a team of this name, if that team still has its worktree there. A copied repository names
+/// that of the original.
 fn other_workspace(main: &RepoPath, team: &str) -> Option<PathBuf> {
     let workspace = PathBuf::from(files::text(&workspace_file(main, team))?.trim_end());
-    let is_other = !is_same_folder(&workspace, &main.work_tree) && workspace.join(team_folder(team)).is_dir();
-    is_other.then_some(workspace)
+    let is_other = !is_same_folder(&workspace, &main.work_tree)
+        && main.checkouts().any(|checkout| is_same_folder(&checkout.place, &workspace));
+    (is_other && workspace.join(team_folder(team)).is_dir()).then_some(workspace)
 }
 
 /// Refuses branches that are in the place of a folder: git stores a branch name as a path.
@@ -243,7 +245,12 @@ impl TeamBranch {
     /// Replaces the error of a call that failed because the team branch does not exist any more.
     pub(super) fn with_cause(&self, error: RepositoryError) -> RepositoryError {
         let is_launched = self.last_commit.lock().is_some();
-        if is_launched { self.target_commit().err().unwrap_or(error) } else { error }
+        let cause = || match self.main.commit_of_ref(&self.target_ref()) {
+            Ok(Some(_)) => None,
+            Ok(None) => self.target_commit().err(),
+            Err(cause) => Some(cause),
+        };
+        if is_launched { cause().unwrap_or(error) } else { error }
     }
 
     /// Merges the person's commit into the team branch. A branch that the person chose gets only verified merges.
@@ -347,9 +354,6 @@ impl TeamBranch {
             let reason = format!("{reason}. hint: {hint}");
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.name), reason });
         }
-        if self.target_commit()? != *onto {
-            return Ok(PublishOutcome::Moved);
-        }
         let start = ["update-ref", "--no-deref", "--create-reflog", "-m", reason];
         let output = self.main.git(start.iter().chain(&[target.as_str(), commit, onto])).run()?;
         // A git that fails may have moved it before.
@@ -383,7 +387,7 @@ impl TeamBranch {
 
     /// Shows the commit of the branch in a place, unless that has it checked out, or git changes it there at this moment.
     pub(super) fn show_in(&self, at: &RepoPath, commit: &str) {
-        let is_checked_out = at.checked_out_branch().is_ok_and(|branch| branch.as_ref() == Some(&self.name));
+        let is_checked_out = is_on_branch(&at.git_dir, &self.name);
         let set = || GitFolder::open(&at.git_dir)?.set_ref(&self.target_ref(), commit);
         if !is_checked_out && let Err(error) = set() {
             tracing::debug!("cannot show {} in {}: {error}", self.name, at.work_tree.display());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::RepositoryInner;
-use super::branch::{BranchStatus, record_base, recorded_base};
+use super::branch::{BranchStatus, record_base, record_branch, recorded_base};
 use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
 use super::git_folder::Head;
@@ -36,7 +36,7 @@ pub(super) struct BranchTips {
     pub own: Option<String>,
     /// The target branch.
     pub target: String,
-    /// A merge that the board does not record yet.
+    /// A verified merge that the board does not record yet, if the target branch has it.
     merged: Option<String>,
     /// A branch whose name begins with the task branch's and `/`: git cannot hold both.
     below: Option<String>,
@@ -266,8 +266,9 @@ impl RepositoryInner {
         let commit = tips.own.as_ref().unwrap_or(&tips.target);
         self.set_branch(&worktree.branch, commit)?;
         let finish = |root: &Path| {
-            if tips.own.is_none() {
-                record_base(root, &tips.target)?;
+            match &tips.own {
+                Some(own) => record_branch(root, own)?,
+                None => record_base(root, &tips.target)?,
             }
             self.write_state(root, &worktree.assignment)
         };
@@ -343,8 +344,8 @@ impl RepositoryInner {
             };
             warnings_left = warnings_left.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
         }
-        // The last step: while this ref exists, the next launch repeats the others.
-        self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(&worktree.assignment)]).ok()?;
+        // The last step: while the last ref exists, the next launch repeats the others.
+        self.main.delete_refs(&[self.trial_ref(&worktree.assignment), self.merged_ref(&worktree.assignment)])?;
         Ok(warnings_left)
     }
 }
