@@ -38,6 +38,9 @@ pub fn refusal_hint(output: &str, place: GitPlace) -> Option<&'static str> {
         if !is_refused {
             return None;
         }
+        if line.contains("failed to remove .agent/") {
+            return Some("Brigade's folder .agent stays. Use git clean -e .agent, or end the command with || true.");
+        }
         Some(match place {
             GitPlace::Task => {
                 "outside of this folder the workspace is read-only. Commit here, and make other checkouts in $(mktemp -d). The commit that is checked out when you complete the task is merged."
@@ -75,6 +78,7 @@ mod tests {
                 Some(commit_here),
             ),
             ("error: could not write index", Some(commit_here)),
+            ("warning: failed to remove .agent/port: Read-only file system", Some("git clean -e .agent")),
             ("error: unable to unlink old 'brigade.toml': Device or resource busy", None),
             ("error: could not lock config file .git/config: File exists", None),
             ("fatal: Unable to create '/r/.git/index.lock': File exists.", None),

@@ -48,9 +48,12 @@ pub struct TaskWorktree {
 }
 
 /// The variables for git in a task's worktree: the teammate as author and committer, and settings.
-pub fn git_variables(assignment: &Assignment) -> Vec<(&'static str, String)> {
-    let [name, email] = assignment.signature();
+pub fn git_variables(worktree: &Worktree) -> Vec<(&'static str, String)> {
+    let [name, email] = worktree.assignment.signature();
+    let above = worktree.root.parent().unwrap_or(&worktree.root);
     vec![
+        // Without its git folder, the worktree would be a part of the person's checkout.
+        ("GIT_CEILING_DIRECTORIES", above.to_string_lossy().into_owned()),
         ("GIT_AUTHOR_NAME", name.clone()),
         ("GIT_AUTHOR_EMAIL", email.clone()),
         ("GIT_COMMITTER_NAME", name),
@@ -80,7 +83,7 @@ impl TaskWorktree {
 
     /// The variables of [`git_variables`].
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        git_variables(&self.worktree.assignment)
+        git_variables(&self.worktree)
     }
 
     /// Commits all changes and returns the commit. The inner error is a problem of this worktree, for its author.

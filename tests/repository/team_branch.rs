@@ -526,7 +526,12 @@ async fn foreign_worktree_in_own_folder_is_refused() {
         }
     }
     let repo = TestRepository::new().await;
-    std::os::unix::fs::symlink(repo.path().join("elsewhere"), repo.path().join(".worktrees")).unwrap();
+    let worktrees = repo.path().join(".worktrees");
+    fs::write(&worktrees, "notes").unwrap();
+    let refused = open(repo.path()).await.err().unwrap().to_string();
+    assert!(refused.contains("cannot create worktrees: .worktrees is not a folder"), "{refused}");
+    fs::remove_file(&worktrees).unwrap();
+    std::os::unix::fs::symlink(repo.path().join("elsewhere"), worktrees).unwrap();
     let refused = open(repo.path()).await.err().unwrap().to_string();
     assert!(refused.contains(".worktrees: it is a symbolic link"), "{refused}");
 }

@@ -26,7 +26,7 @@ pub fn run_with(repo: &TestRepository, worktree: &Worktree, script: &str, rules:
     all.extend_from_slice(rules);
     let sandbox = Sandbox::open(guard(), &worktree.root, all).unwrap();
     // Git copies no submodule from this machine without the last variable.
-    let variables = git_variables(&worktree.assignment).into_iter().chain([("GIT_ALLOW_PROTOCOL", "file".to_owned())]);
+    let variables = git_variables(worktree).into_iter().chain([("GIT_ALLOW_PROTOCOL", "file".to_owned())]);
     let variables: Vec<_> = variables.map(|(name, value)| (name.to_owned(), value)).collect();
     let script = format!("exec 2>&1\nset -e\n{script}");
     sandbox.output_with(&script, &worktree.root, &variables, COMMAND_TIME_MAX).unwrap()

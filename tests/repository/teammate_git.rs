@@ -138,6 +138,16 @@ async fn report_with_work_left_behind_is_refused() {
     }
 }
 
+/// Git would look for another repository above the folder, and find the person's.
+#[tokio::test]
+async fn damaged_git_folder_is_not_replaced_by_persons() {
+    let repo = repository().await;
+    let worktree = repo.provision(1).await;
+    let output = run(&repo, &worktree, "rm .git/HEAD; git status || true; git -C ../.. status --short");
+    assert_eq!(output.lines().count(), 1, "{output}");
+    assert!(output.starts_with("fatal: not a git repository"), "{output}");
+}
+
 /// The person has the branch of a task, and may commit there.
 #[tokio::test]
 async fn persons_commit_on_task_branch_is_not_overwritten() {

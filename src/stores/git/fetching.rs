@@ -45,8 +45,10 @@ impl RepoPath {
             ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-show-forced-updates"];
         let settings = ["protocol.version=2", "fetch.writeCommitGraph=false", "fetch.fsckObjects=true"];
         let start = settings.iter().flat_map(|setting| ["-c", setting]).chain(["fetch"]).chain(options);
+        // Git passes no setting to the other process. Some file systems show all files as those of another user.
+        let serve = "--upload-pack=git -c 'safe.directory=*' upload-pack";
         let path = at.work_tree.as_os_str();
-        let arguments: Vec<_> = start.map(AsRef::as_ref).chain([path, commit.as_ref()]).collect();
+        let arguments: Vec<_> = start.chain([serve]).map(AsRef::as_ref).chain([path, commit.as_ref()]).collect();
         let fetch = || self.git(&arguments).variables([("GIT_ALLOW_PROTOCOL", "file")]).run();
         let mut output = fetch()?;
         if output.code != 0 {

@@ -34,6 +34,11 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
     refuse_link(&main.work_tree.join(WORKTREES_FOLDER)).map_err(|error| {
         RepositoryError::unusable_until(error.to_string(), format!("remove the link {WORKTREES_FOLDER}"))
     })?;
+    let worktrees = main.work_tree.join(WORKTREES_FOLDER);
+    if worktrees.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        let reason = format!("cannot create worktrees: {WORKTREES_FOLDER} is not a folder");
+        return Err(RepositoryError::unusable_until(reason, format!("`mv {WORKTREES_FOLDER} ELSEWHERE`")));
+    }
     check_names(main, team)?;
     if let Some(workspace) = other_workspace(main, team) {
         let reason = format!(
