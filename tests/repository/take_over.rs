@@ -38,7 +38,7 @@ fn commits_ahead(repo: &TestRepository) -> usize {
 
 /// Only the person works in the team worktree. A teammate can check out a copy of the team branch in its own.
 #[tokio::test]
-async fn commit_on_team_branch_in_task_worktree_is_not_taken() {
+async fn commit_of_teammate_on_team_branch_is_not_taken() {
     let repo = merged().await;
     let worktree = repo.provision(2).await;
     git(&worktree.root, &["switch", "-q", "brigade/crew"]);

@@ -60,7 +60,7 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/shell_blocks.rs", "set -", "the syntax of shells"),
     ("domain/git_hints.rs", "Device or resource busy", "the system's error in messages of git, in the C locale"),
     ("domain/git_hints.rs", " config file ", "git's error, in the C locale"),
-    ("tools/command_hints.rs", "ref: refs/heads/", "git's format of HEAD"),
+    ("domain/git_hints.rs", "failed to remove .agent/", "git's error, in the C locale"),
     ("ui/command_form.rs", "brigade ", "a command in a code span"),
     ("ui/command_form.rs", "send ", "a command in a code span"),
     ("ui/diff.rs", "diff --git ", "git's format of diffs"),
