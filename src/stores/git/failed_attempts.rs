@@ -15,7 +15,7 @@ use super::RepositoryInner;
 use super::branch::recorded_base;
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
-use super::files::{self, copy_index, remove_file};
+use super::files::{self, copy_file, remove_file};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
 use super::removal::unsavable_content;
 use super::worktrees::{BranchTips, WorktreeStatus};
@@ -291,7 +291,7 @@ struct OwnIndex(PathBuf);
 impl OwnIndex {
     fn create(at: &RepoPath) -> Result<Self, RepositoryError> {
         let path = at.git_dir.join(INDEX_FILE);
-        copy_index(&at.git_dir.join("index"), &path)?;
+        copy_file(&at.git_dir.join("index"), &path)?;
         Ok(Self(path))
     }
 

@@ -38,9 +38,9 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), RepositoryError> {
     fs::rename(&new, path).map_err(|error| failed("write", path, &error))
 }
 
-/// Copies an index of git. The copy gets the time of the original: git reads a file that is as new as its index again, because it may
-/// have changed since without a difference in size and time.
-pub(super) fn copy_index(from: &Path, to: &Path) -> Result<(), RepositoryError> {
+/// Copies a file of git, such as an index. The copy gets the time of the original: git reads a file that is as new as its index again,
+/// because it may have changed since without a difference in size and time.
+pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), RepositoryError> {
     remove_file(to)?;
     let copy = || {
         let mut original = open_for_reading(from)?;
@@ -65,6 +65,11 @@ pub(super) fn remove_folder(folder: &Path) -> Result<(), RepositoryError> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", folder, &error)),
         _ => Ok(()),
     }
+}
+
+/// Returns true if the path is a folder, and no link to one.
+pub(super) fn is_folder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// The entries of a folder. A folder that cannot be read has none.

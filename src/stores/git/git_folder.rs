@@ -97,8 +97,7 @@ impl RepoPath {
         let refs = git_dir.join("refs/heads");
         std::fs::create_dir_all(&refs).map_err(|error| failed("create", &refs, &error))?;
         self.update_git_folder(git_dir)?;
-        let start = ["for-each-ref", "--format=%(objectname) %(refname)"];
-        let refs = self.git(start.iter().chain(&COPIED_REFS)).ok()?.out;
+        let refs = self.packed_refs()?;
         let of_tasks = format!(" refs/heads/{TASK_BRANCHES}/");
         let lines = refs.split_inclusive(|byte| *byte == b'\n');
         let is_of_task = |line: &[u8]| line.windows(of_tasks.len()).any(|part| part == of_tasks.as_bytes());
@@ -113,6 +112,12 @@ impl RepoPath {
             Head::Detached => format!("{commit}\n"),
         };
         folder.replace("HEAD", text.as_bytes())
+    }
+
+    /// The refs of the person's repository, as the content of `packed-refs`.
+    pub(super) fn packed_refs(&self) -> Result<Vec<u8>, RepositoryError> {
+        let start = ["for-each-ref", "--format=%(objectname) %(refname)"];
+        Ok(self.git(start.iter().chain(&COPIED_REFS)).ok()?.out)
     }
 
     /// Writes the files of a place's git folder that follow the person's repository: another path after a move, new settings, a new

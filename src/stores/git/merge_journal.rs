@@ -82,7 +82,7 @@ impl MergeJournal {
     /// Starts the new index as a copy of the index.
     pub(super) fn copy_index(&self) -> Result<(), RepositoryError> {
         self.remove_new_index()?;
-        files::copy_index(&self.index, &self.new_index)
+        files::copy_file(&self.index, &self.new_index)
     }
 
     /// The variable that makes git use the new index.

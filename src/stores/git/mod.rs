@@ -12,6 +12,7 @@
 //!
 //! This module does not know boards, models or verify commands.
 
+mod adoption;
 mod branch;
 mod command;
 mod commits;
@@ -200,7 +201,7 @@ impl RepositoryInner {
             let _merge_lock = self.merge_lock.lock();
             notices.extend(self.main.ignore_run_time_folders().err().map(warning));
             self.branch.rename_former_branches()?;
-            notices.extend(self.adopt_linked_worktrees().into_iter().map(warning));
+            notices.extend(self.adopt_linked_worktrees()?.into_iter().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             notices.extend(self.remove_scratch().err().map(warning));
             self.branch.create_team_branch()?;

@@ -4,20 +4,16 @@
 //! A place is made under `.making-<name>` and renamed when it is whole. It is removed by a rename to `.gone-<name>`, and then deleted. A
 //! launch deletes every folder of the team with one of these prefixes. So a folder with the name of a place always is a whole one.
 //!
-//! Places of earlier versions were linked worktrees. [`RepoPath::adopt_linked`] gives them a git folder of their own.
+//! Those of earlier versions were linked worktrees; see `adoption.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::branch::is_commit;
 use super::command::{RepoPath, text_of};
-use super::files::{self, failed, remove_file, remove_folder};
+use super::files::{self, failed, is_folder, remove_folder};
 use super::git_folder::Head;
 use super::ignore_rules::ignore_contents;
-use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES};
-use crate::platform;
 use crate::ports::RepositoryError;
-use crate::stores::file::worktree::WorktreeStore;
 
 /// Lets several processes write a checkout of many files; see git-config(1), checkout.workers.
 pub(super) const CHECKOUT_WORKERS: &str = "checkout.workers=4";
@@ -28,13 +24,9 @@ pub(super) const GONE_PREFIX: &str = ".gone-";
 /// Brigade's folder in each place.
 pub(super) const AGENT_FOLDER: &str = ".agent";
 /// The file in the git folder that marks a place of Brigade.
-const MARK_FILE: &str = "brigade-created";
+pub(super) const MARK_FILE: &str = "brigade-created";
 /// The file in a linked git folder that contains the worktree's path; see gitrepository-layout(5).
 pub(super) const POINTER_FILE: &str = "gitdir";
-/// Files of a linked git folder that the git folder of a place does not take over.
-const LINK_FILES: [&str; 4] = [POINTER_FILE, "commondir", "locked", "config.worktree"];
-/// The reason for which git locks a linked worktree until it has created it.
-const UNFINISHED: &str = "initializing";
 /// Names that are tried for a folder that is in the way.
 const ASIDE_NAMES_MAX: u32 = 1_000;
 
@@ -50,7 +42,6 @@ impl RepoPath {
     /// The place in `root`, if its git folder is a folder in it. Git runs there without the sandbox; see [`RepoPath::confined`].
     pub(super) fn place_at(&self, root: &Path) -> Option<RepoPath> {
         let git_dir = root.join(".git");
-        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
         let is_place = is_folder(root) && is_folder(&git_dir);
         is_place.then(|| {
             let common_dir = git_dir.clone();
@@ -144,60 +135,6 @@ impl RepoPath {
             files::text(&folder.join(POINTER_FILE)).is_some_and(|to| is_same(&folder.join(to.trim_end()), &expected))
         })
     }
-
-    /// Gives Brigade's linked worktree in `root` a git folder of its own, with its index and any unfinished operation. One that git did
-    /// not finish is moved aside. After a kill the next call continues.
-    ///
-    /// # Errors
-    /// It has submodules, whose git folders cannot be moved; or the system fails.
-    pub(super) fn adopt_linked(&self, root: &Path) -> Result<(), RepositoryError> {
-        let Some(linked) = self.linked_git_dir(root) else { return Ok(()) };
-        let git_dir = root.join(".git");
-        if git_dir.is_dir() || !root.is_dir() {
-            return remove_folder(&linked);
-        }
-        let marker = beside(root, MAKING_PREFIX);
-        let is_unfinished = files::text(&linked.join("locked")).is_some_and(|reason| reason.trim() == UNFINISHED);
-        let has_state = WorktreeStore::path(root).exists();
-        if is_unfinished || (marker.is_file() && !has_state) {
-            remove_folder(&linked)?;
-            return self.move_aside(root).map(drop);
-        }
-        let head = files::text(&linked.join("HEAD")).unwrap_or_default();
-        let is_of_team =
-            [TEAM_BRANCHES, TASK_BRANCHES].iter().any(|first| head.starts_with(&format!("ref: refs/heads/{first}/")));
-        if !has_state && !is_of_team && !linked.join(MARK_FILE).exists() {
-            return Ok(());
-        }
-        if linked.join("modules").exists() {
-            return Err(failed("take over", root, &"it is a linked worktree with submodules"));
-        }
-        remove_file(&marker).or_else(|_| remove_folder(&marker))?;
-        let new = marker.join(".git");
-        copy_folder(&linked, &new)?;
-        self.write_git_folder_of_linked(&new)?;
-        create_agent_folder(root)?;
-        if git_dir.symlink_metadata().is_err() {
-            fs::rename(&new, &git_dir).map_err(|error| failed("rename", &new, &error))?;
-        } else if platform::exchange(&new, &git_dir).is_err() {
-            remove_file(&git_dir)?;
-            fs::rename(&new, &git_dir).map_err(|error| failed("rename", &new, &error))?;
-        }
-        remove_folder(&linked)?;
-        remove_folder(&marker)
-    }
-
-    fn write_git_folder_of_linked(&self, new: &Path) -> Result<(), RepositoryError> {
-        let head = files::text(&new.join("HEAD")).unwrap_or_default();
-        let branch = head.trim_end().strip_prefix("ref: refs/heads/");
-        let commit = match branch {
-            Some(branch) => self.commit(&format!("refs/heads/{branch}"))?,
-            None => Some(head.trim_end().to_owned()).filter(|head| is_commit(head)),
-        };
-        let Some(commit) = commit else { return Err(failed("take over", new, &"its HEAD names no commit")) };
-        self.write_git_folder(new, branch.map_or(Head::Detached, Head::Branch), &commit)?;
-        files::write(&new.join(MARK_FILE), "")
-    }
 }
 
 /// Returns true if Brigade made the place.
@@ -205,35 +142,15 @@ pub(super) fn is_marked(at: &RepoPath) -> bool {
     at.git_dir.join(MARK_FILE).is_file()
 }
 
-fn create_agent_folder(root: &Path) -> Result<(), RepositoryError> {
+pub(super) fn create_agent_folder(root: &Path) -> Result<(), RepositoryError> {
     let agent = root.join(AGENT_FOLDER);
     fs::create_dir_all(&agent).map_err(|error| failed("create", &agent, &error))?;
     ignore_contents(&agent)
 }
 
 /// The path next to a place with this prefix before its name.
-fn beside(root: &Path, prefix: &str) -> PathBuf {
+pub(super) fn beside(root: &Path, prefix: &str) -> PathBuf {
     root.with_file_name(format!("{prefix}{}", text_of(Path::new(root.file_name().unwrap_or_default()))))
-}
-
-/// Copies the plain files of a linked git folder.
-fn copy_folder(from: &Path, to: &Path) -> Result<(), RepositoryError> {
-    fs::create_dir_all(to).map_err(|error| failed("create", to, &error))?;
-    for entry in files::entries(from) {
-        let Some(name) = entry.file_name() else { continue };
-        let target = to.join(name);
-        match entry.symlink_metadata() {
-            Ok(metadata) if metadata.is_dir() => copy_folder(&entry, &target)?,
-            Ok(metadata) if metadata.is_file() && !LINK_FILES.iter().any(|file| name == *file) => {
-                fs::copy(&entry, &target).map_err(|error| failed("copy", &entry, &error))?;
-                if name == "index" {
-                    files::copy_index(&entry, &target)?;
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {

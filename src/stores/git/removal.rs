@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use super::RepositoryInner;
 use super::command::RepoPath;
-use super::files::{self, remove_file, remove_folder};
+use super::files::{self, remove_folder};
 use super::index_flags::{clear_skip_worktree, first_with_work};
-use super::places::{GONE_PREFIX, MAKING_PREFIX, POINTER_FILE};
+use super::places::{GONE_PREFIX, MAKING_PREFIX};
 use super::setup::SETUP_FILE;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::worktree_name::WORKTREES_FOLDER;
@@ -53,35 +53,14 @@ impl RepositoryInner {
             let place = [MAKING_PREFIX, GONE_PREFIX].iter().find_map(|prefix| name.strip_prefix(prefix));
             if name.starts_with(SCRATCH_PREFIX) || place.is_some_and(|place| self.is_of_team(place)) {
                 // Earlier versions marked a worktree that was being made by a file.
-                if entry.is_dir() { remove_folder(&entry)? } else { remove_file(&entry)? }
+                remove_folder(&entry)?;
             }
         }
         Ok(())
     }
 
-    /// Turns the linked worktrees of earlier versions into places. Returns the reasons why some stay as they are.
-    pub(super) fn adopt_linked_worktrees(&self) -> Vec<RepositoryError> {
-        let folder = self.main.work_tree.join(WORKTREES_FOLDER);
-        let names = files::entries(&folder).filter_map(|entry| Some(entry.file_name()?.to_string_lossy().into_owned()));
-        let of_team: Vec<String> = names.filter(|name| self.is_of_team(name)).collect();
-        let unlisted = self.main.linked_git_dirs().filter_map(|linked| {
-            let name = linked.file_name()?.to_string_lossy().into_owned();
-            let is_missing = || folder.join(&name).symlink_metadata().is_err();
-            let is_empty = || files::text(&linked.join(POINTER_FILE)).is_none_or(|pointer| pointer.trim().is_empty());
-            (self.is_of_team(&name) && (is_missing() || is_empty())).then_some(linked)
-        });
-        // A killed git left it, and the worktree is gone or was never made.
-        let removed = unlisted.map(|linked| remove_folder(&linked));
-        of_team
-            .iter()
-            .map(|name| self.main.adopt_linked(&folder.join(name)))
-            .chain(removed)
-            .filter_map(Result::err)
-            .collect()
-    }
-
     /// Returns true if a folder name is that of one of this team's worktrees.
-    fn is_of_team(&self, name: &str) -> bool {
+    pub(super) fn is_of_team(&self, name: &str) -> bool {
         name.strip_prefix(&self.branch.team)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with(".merge"))
     }
