@@ -129,7 +129,7 @@ impl World {
     /// The steps of each stage, as the name of the program, the call and the file. The word `git` stands before a git that a git started.
     fn steps(library: &Path) -> Vec<(Stage, Vec<String>)> {
         let world = Self::new();
-        let mut child = world.start(library, Stage::NextLaunch);
+        let mut child = world.start(library, Stage::Adoption);
         assert_eq!(child.code(), Some(0));
         let output = child.output_so_far();
         let trace = fs::read_to_string(world.folder.path().join("trace")).unwrap_or_default();
@@ -199,7 +199,7 @@ impl World {
             self.finish(&life, &attempt(3, stage >= Stage::NewAttempt), stage).await;
             completed.push(attempt(3, false));
         }
-        if stage == Stage::NextLaunch {
+        if stage >= Stage::NextLaunch {
             self.finish(&life, &task(3), stage).await;
             completed.push(task(3));
         }
@@ -225,6 +225,11 @@ impl World {
                         assert_work("second", &worktree.name, read);
                     }
                     Stage::NextLaunch => assert_work("third", &worktree.name, read),
+                    Stage::Adoption => {
+                        assert_work("third", &worktree.name, read);
+                        assert_eq!(git(root, &["rev-parse", "MERGE_HEAD"]), self.git(&["rev-parse", "main"]));
+                        assert_eq!(git(root, &["diff", "--cached", "--name-only"]), "person.txt", "the index");
+                    }
                     _ => assert_eq!(git(root, &["status", "--porcelain"]), "", "the worktree is new"),
                 }
                 insert_after(root, "f.txt", "line 6", &format!("finished {}", assignment.task.0));
@@ -240,7 +245,7 @@ impl World {
 
     /// Asserts that the person's checkout, branch, config and hooks are unchanged.
     fn assert_person(&self, stage: Stage) {
-        let log = if stage == Stage::NextLaunch { "The person's\nBegin" } else { "Begin" };
+        let log = if stage >= Stage::NextLaunch { "The person's\nBegin" } else { "Begin" };
         assert_eq!(self.git(&["log", "--format=%s", "main"]), log);
         assert_eq!(self.git(&["symbolic-ref", "HEAD"]), "refs/heads/main");
         assert_eq!(git_output(&self.workspace, &["status", "--porcelain"]).1, LOCAL_CHANGES, "the person's changes");
@@ -261,7 +266,7 @@ impl World {
         if stage >= Stage::Commit {
             assert_work("second", "the team branch", at("brigade/crew"));
         }
-        if stage == Stage::NextLaunch {
+        if stage >= Stage::NextLaunch {
             assert_work("third", "the team branch", at("brigade/crew"));
         }
         if stage >= Stage::UpdatedWorktree {
@@ -287,11 +292,8 @@ impl World {
         let names = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
         let others = names.filter(|name| !["crew", "crew.merge", ".gitignore"].contains(&name.as_str()));
         assert_eq!(others.collect::<Vec<_>>(), [""; 0], "entries of .worktrees");
-        let listed = self.git(&["worktree", "list", "--porcelain"]);
-        for folder in listed.lines().filter_map(|line| line.strip_prefix("worktree ")) {
-            let is_known = ["workspace", "crew", "crew.merge"].iter().any(|name| folder.ends_with(&format!("/{name}")));
-            assert!(is_known && Path::new(folder).exists(), "a listed worktree: {folder}");
-        }
+        let linked = fs::read_dir(self.workspace.join(".git/worktrees")).into_iter().flatten();
+        assert_eq!(linked.count(), 0, "linked worktrees");
         let left = files_below(&self.workspace).into_iter().filter(|path| is_lock(path) || is_temporary(path));
         assert_eq!(left.collect::<Vec<_>>(), [""; 0].map(PathBuf::from), "files are left");
     }
