@@ -23,9 +23,7 @@ use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
-use crate::ports::{
-    Assignment, Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree,
-};
+use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;

@@ -243,7 +243,7 @@ async fn linked_folder_of_submodules_is_not_made_writable() {
     let modules = worktree.root.join(".git/modules");
     fs::rename(&modules, worktree.root.join(".git/other")).unwrap();
     symlink(repo.path().join(".git/hooks"), &modules).unwrap();
-    assert_eq!(prepare(&repo, &place).await.pending.unwrap().writable, [modules.clone()]);
+    assert_eq!(prepare(&repo, &place).await.pending.unwrap().writable, vec![modules.clone()]);
     let refused = Sandbox::open(guard(), &worktree.root, vec![PathRule::writable(modules)]).err().unwrap();
     assert!(refused.to_string().contains("symbolic link"), "{refused}");
 }
