@@ -10,7 +10,7 @@ use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 /// The file, in a worktree, with the base commit of its branch. It is not in the state file, because other programs that
 /// write that file may drop unknown keys.
 const BASE_FILE: &str = ".agent/base";
-/// The file, in a worktree, with the last commit of its branch that Brigade fetched.
+/// The file, in a worktree, with the commits of its branch that Brigade fetched last.
 const BRANCH_FILE: &str = ".agent/branch";
 /// The number of hex digits of a commit id: 40 with SHA-1, 64 with SHA-256.
 const COMMIT_ID_DIGITS: std::ops::RangeInclusive<usize> = 40..=64;
@@ -30,25 +30,22 @@ pub(super) fn record_base(root: &Path, commit: &str) -> Result<(), RepositoryErr
     files::replace(&root.join(BASE_FILE), &format!("{commit}\n"))
 }
 
-/// Records the last commit of the branch in the person's repository.
-pub(super) fn record_branch(root: &Path, commit: &str) -> Result<(), RepositoryError> {
-    files::replace(&root.join(BRANCH_FILE), &format!("{commit}\n"))
+/// Records the commits between which Brigade moves the branch in the person's repository. A kill may leave it at either.
+pub(super) fn record_branch(root: &Path, commits: &[&str]) -> Result<(), RepositoryError> {
+    files::replace(&root.join(BRANCH_FILE), &format!("{}\n", commits.join("\n")))
 }
 
 /// The commit that [`record_base`] recorded.
 pub(super) fn recorded_base(root: &Path) -> Option<String> {
-    recorded_commit(root, BASE_FILE)
+    let text = files::text(&root.join(BASE_FILE))?;
+    let commit = text.trim_end();
+    is_commit(commit).then(|| commit.to_owned())
 }
 
 /// Returns true if Brigade moved the branch in the person's repository to this commit. If not, a person did.
 pub(super) fn is_recorded(root: &Path, commit: &str) -> bool {
-    [BASE_FILE, BRANCH_FILE].iter().any(|file| recorded_commit(root, file).as_deref() == Some(commit))
-}
-
-fn recorded_commit(root: &Path, file: &str) -> Option<String> {
-    let text = files::text(&root.join(file))?;
-    let commit = text.trim_end();
-    is_commit(commit).then(|| commit.to_owned())
+    let texts = [BASE_FILE, BRANCH_FILE].iter().filter_map(|file| files::text(&root.join(file)));
+    texts.into_iter().any(|text| text.lines().any(|line| line == commit))
 }
 
 impl RepositoryInner {

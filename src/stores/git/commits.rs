@@ -62,8 +62,8 @@ impl RepositoryInner {
         if let Some(left) = self.main.unfetched_refs(&at)?.first() {
             return Ok(Err(left_behind(left)));
         }
-        if let Some(before) = before.filter(|before| *before != tip && !is_recorded(&worktree.root, before))
-            && !self.main.is_ancestor(&before, &tip)?
+        if let Some(before) = before.as_ref().filter(|before| **before != tip && !is_recorded(&worktree.root, before))
+            && !self.main.is_ancestor(before, &tip)?
         {
             let branch = &worktree.branch;
             return Ok(Err(format!(
@@ -74,8 +74,9 @@ impl RepositoryInner {
             Ok(new) => new,
             Err(reason) => return Ok(Err(reason)),
         };
+        let moves: Vec<&str> = before.iter().chain([&new]).map(String::as_str).collect();
+        record_branch(&worktree.root, &moves)?;
         self.set_branch(&worktree.branch, &new)?;
-        record_branch(&worktree.root, &new)?;
         if new != tip {
             at.git(["update-ref", "--no-deref", &format!("refs/heads/{}", worktree.branch), &new, &tip]).ok()?;
         }
@@ -90,7 +91,7 @@ impl RepositoryInner {
         summary: &str,
         repositories: &[PathBuf],
     ) -> Result<(), RepositoryError> {
-        stage(at, repositories, &[], [])?;
+        stage(at, repositories, [])?;
         self.setup.unstage_copies(at, [])?;
         let assignment = &worktree.assignment;
         let message = message(&assignment.subject, summary, assignment);
@@ -153,16 +154,14 @@ fn left_behind(left: &UnfetchedRef) -> String {
     )
 }
 
-/// Stages everything except nested repositories: to find changes in one, git would run programs that its settings name. `options` are
-/// for git itself.
+/// Stages everything except nested repositories: to find changes in one, git would run programs that its settings name.
 pub(super) fn stage(
     at: &RepoPath,
     repositories: &[PathBuf],
-    options: &[&str],
     variables: impl IntoIterator<Item = (&'static str, String)>,
 ) -> Result<(), RepositoryError> {
     let without = repositories.iter().map(|path| pathspec(",exclude", path));
-    let all = options.iter().chain(&["add", "--all", "--sparse", "--", ":(top)"]).map(OsString::from);
+    let all = ["add", "--all", "--sparse", "--", ":(top)"].map(OsString::from).into_iter();
     at.git(all.chain(without)).variables(variables).ok().map(drop)
 }
 

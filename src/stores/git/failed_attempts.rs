@@ -17,8 +17,9 @@ use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
 use super::files::{self, copy_file, remove_file};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
+use super::places::Found;
 use super::removal::unsavable_content;
-use super::worktrees::{BranchTips, WorktreeStatus};
+use super::worktrees::BranchTips;
 use crate::domain::failed_attempt::FailedAttempt;
 use crate::domain::worktree_name::AttemptBranch;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
@@ -96,7 +97,7 @@ impl RepositoryInner {
     ) -> Result<SetAside, RepositoryError> {
         let Some(failure) = &worktree.assignment.failed else { return Ok(SetAside::Nothing) };
         match self.inspect(worktree, &mut Vec::new())? {
-            WorktreeStatus::Own(at) => {
+            Found::Place(at) => {
                 // Without a state, the worktree is that of the attempt before this one.
                 let last = self.attempt_in(worktree).unwrap_or(worktree.assignment.attempt.saturating_sub(1));
                 if last > failure.attempt {
@@ -109,8 +110,8 @@ impl RepositoryInner {
                 }
                 self.set_aside(&at, worktree, tips, failure)
             }
-            WorktreeStatus::Missing => self.set_aside_branch(worktree, tips, failure),
-            WorktreeStatus::Foreign(_) => Ok(SetAside::Nothing),
+            Found::Missing => self.set_aside_branch(worktree, tips, failure),
+            Found::Other(_) => Ok(SetAside::Nothing),
         }
     }
 
@@ -201,12 +202,12 @@ impl RepositoryInner {
         let head = at.commit("HEAD")?.or_else(|| recorded_base(&worktree.root));
         let head = head.map_or_else(|| self.branch.target_commit(), Ok)?;
         let index = OwnIndex::create(at)?;
-        stage(at, repositories, &self.synced(&[]), index.variables())?;
+        stage(at, repositories, index.variables())?;
         self.setup.unstage_copies(at, index.variables())?;
         if let Some(repository) = index.nested_repository(at)? {
             return Ok(Err(format!("the nested repository {} is not empty", repository.display())));
         }
-        let tree = at.git(self.synced(&["write-tree"])).variables(index.variables()).ok()?.line();
+        let tree = at.git(["write-tree"]).variables(index.variables()).ok()?.line();
         let mut parents = vec![head.clone()];
         let other = self.main.unfetched_refs(at)?.into_iter().map(|unfetched| unfetched.commit);
         // A person may have committed on the branch in the repository.
@@ -225,7 +226,7 @@ impl RepositoryInner {
         let subject = format!("Attempt {} failed: {}", failure.attempt, assignment.subject);
         let text = message(&subject, &failure.reason, &author);
         let all: Vec<&str> = parents.iter().map(String::as_str).collect();
-        let commit = at.commit_tree(&self.synced(&[]), [&tree, &text], &all, author.signature())?;
+        let commit = at.commit_tree([&tree, &text], &all, author.signature())?;
         Ok(Ok(KeptCommit { commit, tree, parents }))
     }
 
@@ -249,8 +250,10 @@ impl RepositoryInner {
                 }
                 Some(_) => {}
                 None => {
-                    let start = self.synced(&["-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref"]);
-                    self.main.git(start.into_iter().chain([name.as_str(), &kept.commit, ""])).ok()?;
+                    self.main.set_ref(&name, &kept.commit)?;
+                    if self.branch.durability == Durability::Power {
+                        self.branch.sync(&self.main.common_dir.join(&name))?;
+                    }
                     return Ok(Ok(Some(branch)));
                 }
             }
@@ -273,15 +276,6 @@ impl RepositoryInner {
         }
         let name = format!("refs/heads/{}", worktree.branch);
         self.main.git(["update-ref", "--no-deref", "-d", &name, tip]).ok().map(drop)
-    }
-
-    /// The arguments of a call whose objects and refs survive what the team's durability demands.
-    fn synced<'a>(&self, arguments: &[&'a str]) -> Vec<&'a str> {
-        let sync: &[&str] = match self.branch.durability {
-            Durability::Power => &["-c", "core.fsync=objects,reference"],
-            Durability::Process => &[],
-        };
-        [sync, arguments].concat()
     }
 }
 

@@ -24,23 +24,17 @@ const PACKED_FILES: [&str; 2] = ["packed-refs.lock", "packed-refs.new"];
 impl RepositoryInner {
     /// Removes the old locks of the team's refs in the person's repository, and those of the team worktree.
     pub(super) fn remove_old_locks(&self) {
-        remove_old(&self.locks());
+        for (lock, age_max) in self.locks() {
+            remove_old(&lock, age_max);
+        }
     }
 
     /// Waits until no lock is left, of the packed refs too, and removes those that become old meanwhile.
     pub(super) fn end_locks(&self) {
         let packed = PACKED_FILES.map(|name| (self.main.common_dir.join(name), PACKED_LOCK_AGE));
-        let locks: Vec<_> = self.locks().into_iter().chain(packed).collect();
-        for (lock, age_max) in &locks {
-            let pauses = age_max.as_millis() / PAUSE.as_millis();
-            for _ in 0..=pauses {
-                if age(lock).is_none_or(|age| age > *age_max) {
-                    break;
-                }
-                thread::sleep(PAUSE);
-            }
+        for (lock, age_max) in self.locks().into_iter().chain(packed) {
+            end_lock(&lock, age_max);
         }
-        remove_old(&locks);
     }
 
     /// The locks that a git of the team may have left, each with the age above which it is old.
@@ -58,13 +52,23 @@ impl RepositoryInner {
     }
 }
 
-fn remove_old(locks: &[(PathBuf, Duration)]) {
-    for (lock, age_max) in locks {
-        if age(lock).is_some_and(|age| age > *age_max) {
-            match remove_file(lock) {
-                Ok(()) => tracing::warn!("{} was left by a killed git and is removed", lock.display()),
-                Err(error) => tracing::warn!("{error}"),
-            }
+/// Waits until a lock is gone, and removes it if it becomes old meanwhile.
+pub(super) fn end_lock(lock: &Path, age_max: Duration) {
+    let pauses = age_max.as_millis() / PAUSE.as_millis();
+    for _ in 0..=pauses {
+        if age(lock).is_none_or(|age| age > age_max) {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    remove_old(lock, age_max);
+}
+
+fn remove_old(lock: &Path, age_max: Duration) {
+    if age(lock).is_some_and(|age| age > age_max) {
+        match remove_file(lock) {
+            Ok(()) => tracing::warn!("{} was left by a killed git and is removed", lock.display()),
+            Err(error) => tracing::warn!("{error}"),
         }
     }
 }

@@ -46,7 +46,7 @@ impl RepositoryInner {
         if let Some(reviewer) = &request.reviewed_by {
             text.push_str(&format!("{REVIEW_TRAILER}: {reviewer}\n"));
         }
-        let commit = self.main.commit_tree(&[], [&tree, &text], &[&onto, tip], assignment.signature())?;
+        let commit = self.main.commit_tree([&tree, &text], &[&onto, tip], assignment.signature())?;
         let merge = Merge { onto, commit };
         // If nothing was merged since the branch's base, the merge equals the branch.
         let equals_branch = base == merge.onto && tree == work;

@@ -11,8 +11,7 @@ use std::time::Instant;
 
 use super::command::{RepoPath, failure, path_of, pathspec};
 use super::commits::list_files;
-use super::files::remove_file;
-use super::locks::REF_LOCK_AGE;
+use super::locks::{REF_LOCK_AGE, end_lock};
 use super::merge_journal::{CheckoutMove, MergeJournal};
 use super::merges::{MergedTree, merge_trees};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
@@ -61,7 +60,7 @@ impl<'a> PersonMerge<'a> {
             return Ok(None);
         };
         self.main.wait_for_orphan_git()?;
-        self.remove_stale_locks(&killed)?;
+        self.end_locks(&killed)?;
         Ok(self.settle(&killed)?.then_some(killed))
     }
 
@@ -231,18 +230,14 @@ impl<'a> PersonMerge<'a> {
         Ok(moved.fields().all(|path| !differing.contains(path)))
     }
 
-    /// Removes the locks of refs that a killed `git update-ref` left. Git holds them for milliseconds, so only old ones are removed.
-    fn remove_stale_locks(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
+    /// Removes the locks of refs that a killed `git update-ref` left.
+    fn end_locks(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
         if self.main.checked_out_branch()?.as_ref() != Some(&change.branch) {
             return Ok(());
         }
         let branch = self.main.common_dir.join("refs/heads").join(format!("{}.lock", change.branch));
         for lock in [branch, self.main.git_dir.join("HEAD.lock"), self.main.git_dir.join("ORIG_HEAD.lock")] {
-            let age = |path: &Path| path.metadata().ok()?.modified().ok()?.elapsed().ok();
-            while age(&lock).is_some_and(|age| age <= REF_LOCK_AGE) {
-                thread::sleep(INDEX_PAUSE);
-            }
-            remove_file(&lock)?;
+            end_lock(&lock, REF_LOCK_AGE);
         }
         Ok(())
     }

@@ -122,16 +122,15 @@ impl RepoPath {
         text.lines().map(|head| head.trim().to_owned()).collect()
     }
 
-    /// Creates a commit by this author, and moves no ref. `options` are for git itself.
+    /// Creates a commit by this author, and moves no ref.
     pub(super) fn commit_tree(
         &self,
-        options: &[&str],
         [tree, message]: [&str; 2],
         parents: &[&str],
         author: [String; 2],
     ) -> Result<String, RepositoryError> {
         let parents = parents.iter().flat_map(|parent| ["-p", parent]);
-        let call = self.git(options.iter().copied().chain(["commit-tree", tree]).chain(parents).chain(["-F", "-"]));
+        let call = self.git(["commit-tree", tree].into_iter().chain(parents).chain(["-F", "-"]));
         Ok(call.input(message).variables(identity(author)).ok()?.line())
     }
 

@@ -52,7 +52,8 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
         let hint = format!("`git branch {target}`, or remove merge_into");
         return Err(RepositoryError::unusable_until(reason, hint));
     }
-    if let Some(MergeObstacle { reason, hint }) = merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
+    if let Some(TeamBranchProblem { reason, hint }) =
+        merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
     {
         let hint = match merge_into {
             Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)),
@@ -95,25 +96,19 @@ pub(super) fn unusable_name(new: &str, existing: &str) -> RepositoryError {
     RepositoryError::unusable_until(reason, format!("`git branch -m {existing} OTHER`"))
 }
 
-/// The reason why a merge must not move a branch, and the next step.
-pub(super) struct MergeObstacle {
-    pub(super) reason: String,
-    pub(super) hint: String,
-}
-
 /// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the person has it checked out: a commit
 /// there would undo the merge. `team_worktree` is the one of earlier versions, which the next launch takes over.
-pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<MergeObstacle> {
+pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<TeamBranchProblem> {
     let name = format!("refs/heads/{target}");
     for Checkout { git_dir, place } in main.checkouts() {
         if is_being_rebased(&git_dir, &name) {
-            return Some(MergeObstacle {
+            return Some(TeamBranchProblem {
                 reason: format!("a rebase of {target} is unfinished in {}", place.display()),
                 hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
             });
         }
         if is_on_branch(&git_dir, target) && !is_same_folder(&place, team_worktree) {
-            return Some(MergeObstacle {
+            return Some(TeamBranchProblem {
                 reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
                 hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
             });
@@ -343,7 +338,7 @@ impl TeamBranch {
         }
         let author = [format!("{LEAD} ({})", self.team), format!("{LEAD}{TEAMMATES_DOMAIN}")];
         let text = format!("Merge {name} into {target}\n");
-        self.main.commit_tree(&[], [&tree, &text], &[onto, theirs], author)
+        self.main.commit_tree([&tree, &text], &[onto, theirs], author)
     }
 
     /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree.
@@ -355,7 +350,7 @@ impl TeamBranch {
     ) -> Result<PublishOutcome, RepositoryError> {
         let target = self.target_ref();
         let obstacle = merge_obstacle(&self.main, &self.name, &self.team_worktree().root);
-        if let Some(MergeObstacle { reason, hint }) = obstacle {
+        if let Some(TeamBranchProblem { reason, hint }) = obstacle {
             let reason = format!("{reason}. hint: {hint}");
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.name), reason });
         }

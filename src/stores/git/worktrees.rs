@@ -42,15 +42,6 @@ pub(super) struct BranchTips {
     below: Option<String>,
 }
 
-/// The state of the path at which a worktree is expected.
-pub(super) enum WorktreeStatus {
-    Missing,
-    /// The worktree of the task.
-    Own(RepoPath),
-    /// Something else: the reason why it is not used.
-    Foreign(String),
-}
-
 /// The preparations of task worktrees that run or failed in this process.
 #[derive(Default)]
 pub(super) struct Preparations {
@@ -172,11 +163,11 @@ impl RepositoryInner {
             return Ok(None);
         }
         match self.inspect(worktree, warnings)? {
-            WorktreeStatus::Foreign(why) => {
+            Found::Other(why) => {
                 warnings.push(format!("{name} stays unchanged ({why}); another worktree is used"));
                 Ok(None)
             }
-            WorktreeStatus::Own(at) => {
+            Found::Place(at) => {
                 self.main.update_git_folder(&at.git_dir)?;
                 at.restore(&worktree.branch, tips.own.as_deref().unwrap_or(&tips.target), warnings)?;
                 self.branch.show_in(&at, &tips.target);
@@ -188,7 +179,7 @@ impl RepositoryInner {
                 self.write_state(&worktree.root, &worktree.assignment)?;
                 Ok(Some((at, false)))
             }
-            WorktreeStatus::Missing => Ok(Some((self.create(worktree, tips)?, tips.own.is_none()))),
+            Found::Missing => Ok(Some((self.create(worktree, tips)?, tips.own.is_none()))),
         }
     }
 
@@ -230,20 +221,17 @@ impl RepositoryInner {
         is_named.then(|| self.candidate(assignment, 1))
     }
 
-    pub(super) fn inspect(
-        &self,
-        worktree: &Worktree,
-        warnings: &mut Vec<String>,
-    ) -> Result<WorktreeStatus, RepositoryError> {
+    /// Finds the worktree of a task. Another worktree counts as something else.
+    pub(super) fn inspect(&self, worktree: &Worktree, warnings: &mut Vec<String>) -> Result<Found, RepositoryError> {
         let at = match self.main.find_place(&worktree.root) {
-            Found::Missing => return Ok(WorktreeStatus::Missing),
-            Found::Other(why) => return Ok(WorktreeStatus::Foreign(why)),
+            Found::Missing => return Ok(Found::Missing),
+            Found::Other(why) => return Ok(Found::Other(why)),
             Found::Place(at) => at.confined(),
         };
         match self.states.read_expect(&worktree.root, &worktree.assignment.identifier()) {
-            Ok(_) => return Ok(WorktreeStatus::Own(at)),
+            Ok(_) => return Ok(Found::Place(at)),
             Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
-                return Ok(WorktreeStatus::Foreign(format!("its state file names `{}`", loaded.issue_identifier)));
+                return Ok(Found::Other(format!("its state file names `{}`", loaded.issue_identifier)));
             }
             Err(WorktreeError::NotFound { .. }) => {}
             Err(WorktreeError::Malformed { reason, .. }) => {
@@ -255,10 +243,10 @@ impl RepositoryInner {
         // Without a state file the branch identifies the task.
         let branch = at.checked_out_branch()?;
         if branch.as_deref() == Some(&worktree.branch) {
-            return Ok(WorktreeStatus::Own(at));
+            return Ok(Found::Place(at));
         }
         let branch = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
-        Ok(WorktreeStatus::Foreign(format!("it has no state file, and {branch} is checked out in it")))
+        Ok(Found::Other(format!("it has no state file, and {branch} is checked out in it")))
     }
 
     /// Creates a worktree. It continues the task's branch in the person's repository if there is one.
@@ -267,7 +255,7 @@ impl RepositoryInner {
         self.set_branch(&worktree.branch, commit)?;
         let finish = |root: &Path| {
             match &tips.own {
-                Some(own) => record_branch(root, own)?,
+                Some(own) => record_branch(root, &[own.as_str()])?,
                 None => record_base(root, &tips.target)?,
             }
             self.write_state(root, &worktree.assignment)
@@ -339,8 +327,8 @@ impl RepositoryInner {
             }
             // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
             let warning = match self.inspect(&other, &mut Vec::new())? {
-                WorktreeStatus::Own(_) => self.remove(&other)?,
-                WorktreeStatus::Missing | WorktreeStatus::Foreign(_) => None,
+                Found::Place(_) => self.remove(&other)?,
+                Found::Missing | Found::Other(_) => None,
             };
             warnings_left = warnings_left.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
         }

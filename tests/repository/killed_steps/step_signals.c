@@ -1,6 +1,6 @@
 /* Counts the calls of libc by which Brigade and git change files of one folder, and stops or kills the process at one of them.
  *
- * tests/repository/killed_steps.rs builds this library and preloads it. Both sides share the file `STEPS_FILE`, with the fields below. A
+ * signals.rs builds this library and preloads it. Both sides share the file `STEPS_FILE`, with the fields below. A
  * call is counted while `armed` is set, if its path lies in `STEPS_FOLDER`. All hooks make system calls directly. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
