@@ -1,4 +1,4 @@
-//! Hints for agents whose git command was refused: the next step.
+//! Hints for agents about git: the next step after a refused command, and what counts after one that leaves the branch.
 
 use super::member_place::ReadOnly;
 
@@ -24,9 +24,21 @@ const REFUSALS: [&str; 4] = [
     "could not write index",
 ];
 
-/// Returns the next step if git reports in `output` that it could not write outside of the member's place. The command may have
-/// succeeded in spite of that: its last part did.
-pub fn refusal_hint(output: &str, place: GitPlace) -> Option<&'static str> {
+/// The starts of git's messages when a branch or a stash was made.
+const MADE: [&str; 2] = ["Switched to a new branch '", "Saved working directory and index state "];
+
+/// Returns the next step if git reports in `output` that it could not write outside of the member's place, or that it made a branch or a
+/// stash in the task's. The command may have succeeded in spite of a refusal: its last part did.
+pub fn hint(output: &str, place: GitPlace) -> Option<&'static str> {
+    let is_made = || output.lines().any(|line| MADE.iter().any(|start| line.starts_with(start)));
+    refusal_hint(output, place).or_else(|| {
+        (place == GitPlace::Task && is_made()).then_some(
+            "the commit that is checked out when you complete the task is merged; other branches, tags and stashes are not.",
+        )
+    })
+}
+
+fn refusal_hint(output: &str, place: GitPlace) -> Option<&'static str> {
     let is_message = |line: &&str| MESSAGE_STARTS.iter().any(|start| line.starts_with(start));
     output.lines().filter(is_message).find_map(|line| {
         let is_refused = REFUSALS.iter().any(|refusal| line.contains(refusal));
@@ -77,6 +89,9 @@ mod tests {
                 "fatal: cannot lock ref 'refs/heads/a/b': unable to create directory for /r/.git/refs/heads/a/b",
                 Some(commit_here),
             ),
+            ("Switched to a new branch 'a'\n", Some("is merged; other branches")),
+            ("Saved working directory and index state WIP on a: 1 b\nx\n", Some("tags and stashes are not")),
+            ("Switched to branch 'a'\n", None),
             ("error: could not write index", Some(commit_here)),
             ("warning: failed to remove .agent/port: Read-only file system", Some("git clean -e .agent")),
             ("error: unable to unlink old 'brigade.toml': Device or resource busy", None),
@@ -85,7 +100,7 @@ mod tests {
             ("src/a.rs: \"fatal: Read-only file system\"", None),
             ("", None),
         ] {
-            let found = refusal_hint(output, GitPlace::Task);
+            let found = super::hint(output, GitPlace::Task);
             assert_eq!(found.is_some(), hint.is_some(), "{output}: {found:?}");
             assert!(found.unwrap_or_default().contains(hint.unwrap_or_default()), "{output}: {found:?}");
         }

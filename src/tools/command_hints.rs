@@ -16,7 +16,7 @@ pub(crate) async fn run(
 ) -> Result<CommandOutcome, ServiceError> {
     let mut outcome = command::run(command, limit, &context.command_context()).await?;
     if let Some(place) = git_place(context) {
-        outcome.hints.extend(git_hints::refusal_hint(&outcome.output, place).map(str::to_owned));
+        outcome.hints.extend(git_hints::hint(&outcome.output, place).map(str::to_owned));
     }
     Ok(outcome)
 }

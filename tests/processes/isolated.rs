@@ -835,6 +835,7 @@ fn work_of_other_branch_is_merged_and_tag_is_not() {
     let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let results = member_results(&workspace, "m1");
+    assert!(results[0].contains("hint: the commit that is checked out when you complete"), "{}", results[0]);
     for (result, how) in [(&results[1], "run git stash pop to take it"), (&results[3], "run git merge feature/login2")]
     {
         assert!(result.contains("the worktree has ") && result.contains(how), "{result}");
