@@ -824,7 +824,7 @@ fn work_of_other_branch_is_merged_and_tag_is_not() {
     let report = json!({ "call": [{ "tool": "task_update", "input": {
         "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
     let script = json!({ "m1.task": [
-        bash("echo a > a.txt; git checkout -q -b feature/login; git tag v1; git add a.txt; git stash -q"),
+        bash("echo a > a.txt; git checkout -q -b feature/login; git tag v1; git add a.txt; git stash"),
         report,
         bash("git stash pop; git switch -q -c feature/login2; git commit -q -m 'Add a'; git switch -q -"),
         report,
