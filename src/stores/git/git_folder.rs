@@ -1,6 +1,6 @@
 //! The git folder of a place: a clone of the person's repository with its own index, refs and HEAD, which borrows all objects.
 //!
-//! Git's own `clone --local` takes twice the time, and its hard links would let a command change the packs of the person's repository
+//! Git's own `clone --local` takes more time, and its hard links would let a command change the packs of the person's repository
 //! through its own link. See gitrepository-layout(5) for the files, and git-config(1), Includes.
 //!
 //! Commands cannot write `config` and `commondir` there; see [`super::write_scope`]. `commondir` names the git folder itself: another
