@@ -363,7 +363,7 @@ async fn lead_completes_task_once_its_work_is_merged() {
         workspace: workspace.clone(),
         team: "my-team".to_owned(),
         target: "brigade/my-team".to_owned(),
-        drivers: DriverOptions { launch_sandbox: Some(sandbox), ..DriverOptions::default() },
+        drivers: DriverOptions { program: Some(env!("CARGO_BIN_EXE_brigade").into()), launch_sandbox: Some(sandbox) },
     }));
     let report = json!({ "task_id": 1, "status": "completed", "force": true });
 
