@@ -315,7 +315,7 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
     let connect: ModelConnector = Arc::new(providers::connect);
     team::check_models(spec, &connect)?;
     if spec.isolation == Isolation::Worktree {
-        let merge_into = spec.merge_into.as_deref();
+        let merge_into = spec.merge_into.as_ref();
         GitRepository::team_branch_status(folder, spec.name.as_str(), merge_into, &[]).map_err(LaunchError::from)?;
     }
     let clock = Arc::new(SystemClock);

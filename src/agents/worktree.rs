@@ -339,7 +339,8 @@ impl AgentHost {
         }
         if let Some(LeftoverWork { commits, files, is_merging }) = leftover_work {
             text.push_str(&format!(
-                " An earlier attempt left {commits} unmerged commits and {files} uncommitted files there. Look at them first (git log {into}.., git status)."
+                " An earlier attempt left {commits} unmerged commits and {files} uncommitted files there. Look at them first (git log {}.., git status).",
+                into.full()
             ));
             if *is_merging {
                 text.push_str(" A merge is unfinished there: resolve the files that git status names, then git add and git commit.");

@@ -11,6 +11,7 @@ use super::output::CommandAnswer;
 use super::pager::page_answer;
 use super::running_team::RunningTeam;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
+use crate::domain::branch_name::BranchName;
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
 use crate::domain::worktree_name::team_branch;
@@ -292,22 +293,20 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
         return "no diff: the team has no worktrees. Look at the files in the workspace\n".to_owned();
     };
-    let target = target_ref(context, team);
+    let target = target_branch(context, team);
     let diff = |summary_columns| {
         let workspace = context.location.workspace()?;
-        Ok(GitRepository::review_diff(&workspace, &target, commit, summary_columns)?)
+        Ok(GitRepository::review_diff(&workspace, target.as_ref(), commit, summary_columns)?)
     };
     with_summary(context, is_summary, diff).unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
 }
 
-/// The ref of the branch that the work of the team, or of the config's only team, goes into.
-pub(super) fn target_ref(context: &Context, team: Option<&str>) -> String {
-    let branch = match (context.location.team_if_valid(team), team) {
-        (Some(spec), _) => spec.target_branch(),
-        (None, Some(team)) => team_branch(team),
-        (None, None) => return "HEAD".to_owned(),
-    };
-    format!("refs/heads/{branch}")
+/// The branch that the work of the team, or of the config's only team, goes into.
+pub(super) fn target_branch(context: &Context, team: Option<&str>) -> Option<BranchName> {
+    match context.location.team_if_valid(team) {
+        Some(spec) => Some(spec.target_branch()),
+        None => team.map(team_branch),
+    }
 }
 
 /// A coloured diff after its summary, or only the summary. `read` returns the summary of a width, or for `None` the patch.

@@ -90,7 +90,7 @@ impl Clean {
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
             let line = |item: &Item| format!("{verb} {}\n", one_line(&context.location.display(&item.path)));
-            let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(&kept.branch));
+            let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(kept.branch.short()));
             items.iter().map(line).chain(branches.iter().map(branch_line)).collect()
         })?;
         let mut size = format!("{}, {}", count(items.len(), "file"), bytes(total));
@@ -182,7 +182,7 @@ fn leftover_note(leftover: &Leftover) -> String {
     let places = [leftover.folder.clone(), leftover.branch.as_ref().map(|branch| format!("branch {branch}"))];
     let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
     let folder = leftover.folder.as_ref().map(|folder| format!("rm -rf {}", shell_word(folder)));
-    let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch)));
+    let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch.short())));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
     one_line(&format!("work of deleted {} is still there: {places} (remove it: `{how}`)", leftover.task))
 }

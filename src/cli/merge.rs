@@ -50,7 +50,7 @@ impl Merge {
             "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
         });
         let answer = context.output.answer(&data, || {
-            let (branch, into) = (one_line(&branch), one_line(&into));
+            let (branch, into) = (one_line(branch.short()), one_line(into.short()));
             if before == after {
                 return format!("{into} already has all commits of {branch}\n");
             }

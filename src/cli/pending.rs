@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::error::CliResult;
 use crate::domain::approval::RequestKind;
+use crate::domain::branch_name::BranchName;
 use crate::domain::name::LEAD;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::state_note::StateNote;
@@ -68,7 +69,7 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
 pub struct TeamBranch {
     workspace: PathBuf,
     team: String,
-    merge_into: Option<String>,
+    merge_into: Option<BranchName>,
 }
 
 impl TeamBranch {
@@ -99,7 +100,7 @@ impl TeamBranch {
     pub fn status(&self, view: Option<&BoardView>) -> CliResult<TeamBranchStatus> {
         let tasks = view.into_iter().flat_map(|view| view.tasks.values().map(Arc::as_ref));
         let recorded = RecordedMerge::of_board(tasks);
-        Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_deref(), &recorded)?)
+        Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_ref(), &recorded)?)
     }
 
     /// Checks that a launch can merge the person's branch. A branch that the person chose gets no such merge.
@@ -121,13 +122,13 @@ impl TeamBranch {
 
 /// The commands that take the merged work over, and the problems with the branch; `None` if there is neither.
 pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
-    let TeamBranchStatus { branch, commits_ahead, problems } = status;
+    let TeamBranchStatus { branch, name_in_commands, commits_ahead, problems } = status;
     let commits = count(*commits_ahead, "commit");
     let take_over = (*commits_ahead > 0).then(|| {
         format!(
             "{commits} on {} to take over: `git merge {}`, or `brigade merge`",
-            one_line(branch),
-            shell_word(branch)
+            one_line(branch.short()),
+            shell_word(name_in_commands)
         )
     });
     let problems = problems.iter().map(|problem| format!("Note: {}. {}", problem.reason, problem.hint));

@@ -8,6 +8,7 @@ use super::file::{checked_text, decimal, number};
 use super::patterns::matching_files;
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
+use crate::domain::branch_name::BranchName;
 use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
 use crate::domain::team_spec::{Isolation, Limits, MemberSpec, ModelSpec, NotifySpec, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
@@ -31,7 +32,7 @@ fn checked_copy(file: &str) -> Result<(), &'static str> {
 
 impl Resolver<'_> {
     /// Returns the isolation of a team, the branch to merge into and the set-up of worktrees.
-    pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<String>, SetupSpec) {
+    pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<BranchName>, SetupSpec) {
         let worktree = self.text("isolation").filter(|isolation| isolation.value == Isolation::Worktree.as_str());
         let is_worktree = worktree.is_some();
         let merge_into = self.text("merge_into");
@@ -48,7 +49,7 @@ impl Resolver<'_> {
             self.problems.push(problem.hint("rename the team, so that its name does not end with -task-NUMBER"));
         }
         let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
-        (isolation, merge_into.map(|sourced| sourced.value.trim().to_owned()), self.setup(is_worktree))
+        (isolation, merge_into.map(|sourced| BranchName::new(sourced.value.trim())), self.setup(is_worktree))
     }
 
     /// Returns the set-up of worktrees.

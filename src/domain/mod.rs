@@ -7,6 +7,7 @@
 pub mod access;
 pub mod account;
 pub mod approval;
+pub mod branch_name;
 pub mod budget;
 pub mod budget_spent;
 pub mod claim_queue;

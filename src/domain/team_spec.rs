@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::branch_name::BranchName;
 use super::budget::{Budget, Prices};
 use super::budget_spent::limit_of_member;
 use super::claim_queue::TaskScope;
@@ -89,7 +90,7 @@ pub struct TeamSpec {
     /// The place where teammates work.
     pub isolation: Isolation,
     /// The branch that receives merges, with [`Isolation::Worktree`]. `None`: `brigade/<team>`.
-    pub merge_into: Option<String>,
+    pub merge_into: Option<BranchName>,
     /// The set-up of worktrees.
     pub setup: SetupSpec,
     /// The time for which teammates remember their work.
@@ -122,7 +123,7 @@ pub struct TeamSpec {
 
 impl TeamSpec {
     /// Returns the branch that receives verified merges, with [`Isolation::Worktree`].
-    pub fn target_branch(&self) -> String {
+    pub fn target_branch(&self) -> BranchName {
         self.merge_into.clone().unwrap_or_else(|| team_branch(self.name.as_str()))
     }
 }

@@ -1,5 +1,6 @@
 //! The names of a team's branch and worktree, and of those of its tasks.
 
+use super::branch_name::BranchName;
 use super::name::Name;
 use super::task::TaskId;
 
@@ -11,8 +12,8 @@ pub const TEAM_BRANCHES: &str = "brigade";
 pub const TASK_BRANCHES: &str = "brigade-tasks";
 
 /// Returns the branch that receives a team's verified merges by default: `brigade/web`.
-pub fn team_branch(team: &str) -> String {
-    format!("{TEAM_BRANCHES}/{team}")
+pub fn team_branch(team: &str) -> BranchName {
+    BranchName::new(format!("{TEAM_BRANCHES}/{team}"))
 }
 
 /// Returns the folder of a team branch's worktree, relative to the workspace: `.worktrees/web`.
@@ -43,12 +44,12 @@ impl WorktreeName {
     }
 
     /// Returns the branch: `brigade-tasks/web/task-7`, or `brigade-tasks/web/task-7-2`.
-    pub fn branch(&self) -> String {
+    pub fn branch(&self) -> BranchName {
         self.branch_below(TASK_BRANCHES)
     }
 
-    fn branch_below(&self, first: &str) -> String {
-        format!("{first}/{}/task-{}", self.team, self.end())
+    fn branch_below(&self, first: &str) -> BranchName {
+        BranchName::new(format!("{first}/{}/task-{}", self.team, self.end()))
     }
 
     /// Returns the name of a folder of exactly this form.
@@ -59,19 +60,19 @@ impl WorktreeName {
     }
 
     /// Returns the name of a branch of exactly this form.
-    pub fn of_branch(branch: &str) -> Option<Self> {
+    pub fn of_branch(branch: &BranchName) -> Option<Self> {
         Self::of_branch_below(TASK_BRANCHES, branch)
     }
 
     /// Returns the name of a branch of the form that version 0.1.0 used: `brigade/web/task-7`.
-    pub fn of_former_branch(branch: &str) -> Option<Self> {
+    pub fn of_former_branch(branch: &BranchName) -> Option<Self> {
         Self::of_branch_below(TEAM_BRANCHES, branch)
     }
 
-    fn of_branch_below(first: &str, branch: &str) -> Option<Self> {
-        let name = branch.strip_prefix(first)?.strip_prefix('/')?;
+    fn of_branch_below(first: &str, branch: &BranchName) -> Option<Self> {
+        let name = branch.short().strip_prefix(first)?.strip_prefix('/')?;
         let (team, end) = name.rsplit_once("/task-")?;
-        Self::parse(team, end).filter(|name| name.branch_below(first) == branch)
+        Self::parse(team, end).filter(|name| name.branch_below(first) == *branch)
     }
 
     fn parse(team: &str, end: &str) -> Option<Self> {
@@ -103,14 +104,14 @@ pub struct AttemptBranch {
 
 impl AttemptBranch {
     /// Returns the branch: `brigade-tasks/web/task-7-attempt-2`, or `brigade-tasks/web/task-7-attempt-2-3`.
-    pub fn branch(&self) -> String {
+    pub fn branch(&self) -> BranchName {
         let number = if self.number > 1 { format!("-{}", self.number) } else { String::new() };
-        format!("{TASK_BRANCHES}/{}/task-{}-attempt-{}{number}", self.team, self.task.0, self.attempt)
+        BranchName::new(format!("{TASK_BRANCHES}/{}/task-{}-attempt-{}{number}", self.team, self.task.0, self.attempt))
     }
 
     /// Returns the name of a branch of exactly this form.
-    pub fn of_branch(branch: &str) -> Option<Self> {
-        let (team, end) = branch.strip_prefix(TASK_BRANCHES)?.strip_prefix('/')?.rsplit_once("/task-")?;
+    pub fn of_branch(branch: &BranchName) -> Option<Self> {
+        let (team, end) = branch.short().strip_prefix(TASK_BRANCHES)?.strip_prefix('/')?.rsplit_once("/task-")?;
         let (task, end) = end.split_once("-attempt-")?;
         let (attempt, number) = end.split_once('-').unwrap_or((end, "1"));
         let name = Self {
@@ -119,7 +120,7 @@ impl AttemptBranch {
             attempt: attempt.parse().ok()?,
             number: number.parse().ok()?,
         };
-        (name.branch() == branch).then_some(name)
+        (name.branch() == *branch).then_some(name)
     }
 }
 
@@ -141,11 +142,15 @@ mod tests {
         ] {
             assert_eq!(WorktreeName::of_folder(folder), None, "{folder}");
         }
-        assert_eq!(WorktreeName::of_branch("main"), None);
-        assert_eq!(WorktreeName::of_branch("brigade/web/task-7"), None);
-        assert_eq!(WorktreeName::of_branch("brigade-tasks/web/task-7-attempt-2"), None, "it belongs to no worktree");
+        assert_eq!(WorktreeName::of_branch(&BranchName::new("main")), None);
+        assert_eq!(WorktreeName::of_branch(&BranchName::new("brigade/web/task-7")), None);
+        assert_eq!(
+            WorktreeName::of_branch(&BranchName::new("brigade-tasks/web/task-7-attempt-2")),
+            None,
+            "it belongs to no worktree"
+        );
         let name = WorktreeName { task: TaskId(7), team: "web".to_owned(), number: 2 };
-        assert_eq!(WorktreeName::of_former_branch("brigade/web/task-7-2"), Some(name));
+        assert_eq!(WorktreeName::of_former_branch(&BranchName::new("brigade/web/task-7-2")), Some(name));
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
+use crate::domain::branch_name::BranchName;
 use crate::domain::event::Notice;
 use crate::domain::failed_attempt::FailedAttempt;
 use crate::domain::task::{Task, TaskId};
@@ -125,15 +126,15 @@ pub struct Worktree {
     /// Its path relative to the workspace, as in the task's file.
     pub name: String,
     /// Its branch.
-    pub branch: String,
+    pub branch: BranchName,
     /// The team branch, which it is merged into.
-    pub into: String,
+    pub into: BranchName,
     /// The task and its holder.
     pub assignment: Assignment,
     /// The work that an earlier attempt left.
     pub leftover_work: Option<LeftoverWork>,
     /// The branch that keeps the work of a failed attempt, if this call moved it there.
-    pub kept_branch: Option<String>,
+    pub kept_branch: Option<BranchName>,
     /// Warnings about its creation, for people.
     pub warnings: Vec<String>,
 }
@@ -154,7 +155,7 @@ pub struct TeamWorktree {
     /// Its path relative to the workspace.
     pub name: String,
     /// The team branch: the branch that receives all verified merges.
-    pub branch: String,
+    pub branch: BranchName,
 }
 
 /// The place where a member's commands run.
@@ -183,16 +184,20 @@ pub struct LeftoverWork {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnmergedWork {
     /// The branches with its commits.
-    pub branches: Vec<String>,
+    pub branches: Vec<BranchName>,
+    /// The worktree with commits that are on none of these branches.
+    pub commits_in: Option<String>,
     /// The worktree with uncommitted changes.
     pub uncommitted_in: Option<String>,
 }
 
 impl fmt::Display for UnmergedWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let branches = (!self.branches.is_empty()).then(|| format!("on {}", self.branches.join(", ")));
+        let names: Vec<&str> = self.branches.iter().map(BranchName::short).collect();
+        let branches = (!names.is_empty()).then(|| format!("on {}", names.join(", ")));
+        let commits = self.commits_in.as_ref().map(|folder| format!("in {folder} (commits)"));
         let worktree = self.uncommitted_in.as_ref().map(|folder| format!("in {folder} (uncommitted)"));
-        let parts: Vec<String> = branches.into_iter().chain(worktree).collect();
+        let parts: Vec<String> = branches.into_iter().chain(commits).chain(worktree).collect();
         write!(f, "the work {} is not merged", parts.join(" and "))
     }
 }

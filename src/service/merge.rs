@@ -96,7 +96,8 @@ impl TaskWorktree {
     pub(super) fn location_text(&self) -> String {
         let Worktree { branch, into, .. } = &self.worktree;
         let workspace = self.worktree.workspace().display();
-        format!("The work is on branch {branch}, not merged yet. In {workspace} run: git diff {into}...{branch}")
+        let range = format!("{}...{}", into.full(), branch.full());
+        format!("The work is on branch {branch}, not merged yet. In {workspace} run: git diff {range}")
     }
 
     /// Removes the worktree of a completed task. Returns a warning if it keeps something.

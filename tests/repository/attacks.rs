@@ -136,7 +136,7 @@ async fn nested_repository_is_not_run_or_merged() {
 async fn commit_after_reviewed_one_is_not_merged() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let reviewed = repo.git(&["rev-parse", &worktree.branch]);
+    let reviewed = repo.git(&["rev-parse", &worktree.branch.full()]);
     fs::write(worktree.root.join("backdoor.txt"), "x\n").unwrap();
     repo.commit(&worktree).await;
     let merged = repo.repository.merge(&worktree, reported(&reviewed)).await.unwrap();

@@ -72,7 +72,7 @@ async fn retry_starts_at_team_branch_and_work_is_kept() {
     let other = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "of another task")).await;
     assert_eq!(repo.merge(&other).await, None);
     let second = provision(&repo, &attempt(2, Some(1))).await;
-    assert_eq!((&second.root, second.kept_branch.as_deref()), (&first.root, Some(KEPT)));
+    assert_eq!((&second.root, second.kept_branch.as_ref()), (&first.root, Some(&KEPT.into())));
     assert_eq!(second.warnings, [""; 0]);
     assert_new(&repo, &second);
     assert!(fs::read_to_string(second.root.join("f.txt")).unwrap().contains("of another task"));
@@ -292,7 +292,7 @@ async fn kept_branch_of_same_name_is_not_overwritten() {
     let other = repo.git(&["commit-tree", "main^{tree}", "-p", "main", "-m", "Of an earlier board"]);
     repo.git(&["update-ref", &format!("refs/heads/{KEPT}"), &other]);
     let second = provision(&repo, &attempt(2, Some(1))).await;
-    assert_eq!(second.kept_branch.as_deref(), Some("brigade-tasks/crew/task-1-attempt-1-2"));
+    assert_eq!(second.kept_branch, Some("brigade-tasks/crew/task-1-attempt-1-2".into()));
     assert_eq!(repo.git(&["rev-parse", KEPT]), other);
     assert_kept(&repo, "brigade-tasks/crew/task-1-attempt-1-2");
     let kept = GitRepository::kept_attempts(repo.path()).unwrap();

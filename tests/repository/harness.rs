@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use brigade::domain::branch_name::BranchName;
 use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
 use brigade::domain::team_spec::SetupSpec;
@@ -55,7 +56,7 @@ pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
 
 /// Opens the repository of a team that merges into a branch of the person's choice.
 pub async fn open_into(folder: &Path, branch: &str) -> Result<GitRepository, RepositoryError> {
-    open_with(folder, Some(branch.to_owned())).await
+    open_with(folder, Some(branch.into())).await
 }
 
 /// Opens the repository of a team whose worktrees are set up like this.
@@ -63,7 +64,7 @@ pub async fn open_with_setup(folder: &Path, setup: SetupSpec) -> Result<GitRepos
     GitRepository::open(folder, GitOptions { setup, ..options(folder) }).await
 }
 
-async fn open_with(folder: &Path, merge_into: Option<String>) -> Result<GitRepository, RepositoryError> {
+async fn open_with(folder: &Path, merge_into: Option<BranchName>) -> Result<GitRepository, RepositoryError> {
     GitRepository::open(folder, GitOptions { merge_into, ..options(folder) }).await
 }
 
@@ -211,7 +212,7 @@ impl TestRepository {
     }
 
     pub async fn try_merge(&self, worktree: &Worktree) -> MergeOutcome {
-        let commit = self.git(&["rev-parse", &worktree.branch]);
+        let commit = self.git(&["rev-parse", &worktree.branch.full()]);
         self.repository.merge(worktree, reported(&commit)).await.unwrap()
     }
 

@@ -122,8 +122,8 @@ async fn lfs_contents_of_failed_attempt_are_kept() {
     let WorktreeOutcome::Ready(next) = repo.repository.provision(&next).await.unwrap() else { panic!() };
     let kept = next.kept_branch.clone().unwrap();
     assert!(!next.root.join("one.bin").exists());
-    assert_content(&repo, &kept, "one.bin", "one\n");
-    assert_content(&repo, &kept, "two.bin", "two\n");
+    assert_content(&repo, &kept.full(), "one.bin", "one\n");
+    assert_content(&repo, &kept.full(), "two.bin", "two\n");
     // The next attempt takes a file from it.
     run(
         &repo,

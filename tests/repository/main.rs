@@ -20,6 +20,7 @@ mod layouts;
 mod lfs;
 mod lines;
 mod merges;
+mod ref_names;
 mod reviews;
 mod setup;
 mod sources;

@@ -6,7 +6,7 @@ use brigade::stores::git::GitRepository;
 
 use crate::harness::{TestRepository, git, insert_after};
 
-const TEAM_REF: &str = "refs/heads/brigade/crew";
+const TEAM_BRANCH: &str = "brigade/crew";
 
 #[tokio::test]
 async fn review_diff_shows_only_work_of_task() {
@@ -16,7 +16,7 @@ async fn review_diff_shows_only_work_of_task() {
     insert_after(&second.root, "f.txt", "line 8", "by second");
     let commit = repo.commit(&second).await;
     repo.merge(&first).await;
-    let diff = |summary| GitRepository::review_diff(repo.path(), TEAM_REF, &commit, summary).unwrap();
+    let diff = |summary| GitRepository::review_diff(repo.path(), Some(&TEAM_BRANCH.into()), &commit, summary).unwrap();
     let before = diff(None);
     assert!(before.contains("\n+by second\n") && !before.contains("+by first"), "{before}");
     assert!(diff(Some(80)).contains("1 file changed, 1 insertion(+)"), "{}", diff(Some(80)));
@@ -24,8 +24,10 @@ async fn review_diff_shows_only_work_of_task() {
     insert_after(repo.path(), "f.txt", "line 9", "later");
     repo.git(&["commit", "-q", "-a", "-m", "Later"]);
     assert_eq!(diff(None), before, "after the merge");
-    assert!(GitRepository::review_diff(repo.path(), TEAM_REF, "--output=x", None).is_err());
-    let missing = GitRepository::review_diff(repo.path(), TEAM_REF, &"1".repeat(40), None).unwrap_err().to_string();
+    assert!(GitRepository::review_diff(repo.path(), Some(&TEAM_BRANCH.into()), "--output=x", None).is_err());
+    let missing = GitRepository::review_diff(repo.path(), Some(&TEAM_BRANCH.into()), &"1".repeat(40), None)
+        .unwrap_err()
+        .to_string();
     assert!(missing.starts_with("cannot show the diff: the repository does not have the commit"), "{missing}");
 }
 
@@ -42,8 +44,8 @@ async fn review_diff_runs_no_program_of_the_repository() {
             insert_after(root, "f.txt", "line 1", "more");
         })
         .await;
-    let commit = repo.git(&["rev-parse", &worktree.branch]);
-    let diff = GitRepository::review_diff(repo.path(), TEAM_REF, commit.trim(), None).unwrap();
+    let commit = repo.git(&["rev-parse", &worktree.branch.full()]);
+    let diff = GitRepository::review_diff(repo.path(), Some(&TEAM_BRANCH.into()), commit.trim(), None).unwrap();
     assert!(diff.contains("+more") && !repo.path().join("ran").exists(), "{diff}");
 }
 

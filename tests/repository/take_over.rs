@@ -29,7 +29,7 @@ fn take_over(repo: &TestRepository) -> Result<TakeOver, String> {
 fn take_over_in(folder: &Path, branch: &str) -> Result<TakeOver, String> {
     let drivers =
         DriverOptions { program: Some(env!("CARGO_BIN_EXE_brigade").into()), launch_sandbox: Some(sandbox(folder)) };
-    GitRepository::take_over(folder, "crew", branch, drivers).map_err(|error| error.to_string())
+    GitRepository::take_over(folder, "crew", &branch.into(), drivers).map_err(|error| error.to_string())
 }
 
 fn commits_ahead(repo: &TestRepository) -> usize {
@@ -407,7 +407,7 @@ async fn take_over_works_in_linked_checkout() {
     repo.git(&["worktree", "add", "-q", "-b", "side", linked.to_str().unwrap(), "main"]);
     let main = repo.git(&["rev-parse", "main"]);
     let taken = take_over_in(&linked, "brigade/crew").unwrap();
-    assert_eq!((taken.into.as_str(), &taken.before), ("side", &main));
+    assert_eq!((taken.into.short(), &taken.before), ("side", &main));
     assert_eq!(git(&linked, &["rev-parse", "side"]), taken.after);
     assert_eq!((git(&linked, &["status", "--porcelain"]).as_str(), repo.checkout_status().as_str()), ("", ""));
     assert_eq!(repo.git(&["rev-parse", "main"]), main);

@@ -606,7 +606,7 @@ async fn missing_commit_object_is_no_unborn_branch() {
         let commit = "5".repeat(40);
         fs::write(repo.path().join(".git/refs/heads").join(branch), format!("{commit}\n")).unwrap();
         let expected = format!("the object of its commit {commit} is missing");
-        let taken = GitRepository::take_over(repo.path(), "crew", "brigade/crew", DriverOptions::default());
+        let taken = GitRepository::take_over(repo.path(), "crew", &"brigade/crew".into(), DriverOptions::default());
         let error = taken.unwrap_err().to_string();
         assert!(error.contains(&expected) && !error.contains("git add"), "{error}");
     }

@@ -155,7 +155,7 @@ async fn persons_commit_on_task_branch_is_not_overwritten() {
     let worktree = repo.provision(1).await;
     run(&repo, &worktree, &format!("{FUNCTIONS} a"));
     repo.commit(&worktree).await;
-    repo.git(&["switch", "-q", &worktree.branch]);
+    repo.git(&["switch", "-q", worktree.branch.short()]);
     fs::write(repo.path().join("of-person.txt"), "x\n").unwrap();
     repo.commit_as_person();
     repo.git(&["switch", "-q", "-"]);

@@ -33,10 +33,10 @@ async fn worktree_has_branch_and_state_ignored_by_git() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
     assert_eq!(
-        (worktree.name.as_str(), worktree.branch.as_str()),
+        (worktree.name.as_str(), worktree.branch.short()),
         (".worktrees/crew-task-3", "brigade-tasks/crew/task-3")
     );
-    assert_eq!((worktree.into.as_str(), worktree.leftover_work, worktree.warnings.len()), ("brigade/crew", None, 0));
+    assert_eq!((worktree.into.short(), worktree.leftover_work, worktree.warnings.len()), ("brigade/crew", None, 0));
     assert_eq!(git(&worktree.root, &["symbolic-ref", "--short", "HEAD"]), "brigade-tasks/crew/task-3");
     let state = fs::read_to_string(repo.state_path(&worktree)).unwrap();
     assert!(state.contains("\"issueId\": \"3\"") && state.contains("\"issueIdentifier\": \"crew/task-3\""), "{state}");
@@ -71,7 +71,7 @@ async fn worktree_of_other_task_is_kept_and_path_avoided() {
     edit(&first.root, ".agent/state.json", |text| text.replace("crew/task-3", "crew/task-9"));
     let second = repo.provision(3).await;
     assert_eq!(
-        (second.name.as_str(), second.branch.as_str()),
+        (second.name.as_str(), second.branch.short()),
         (".worktrees/crew-task-3-2", "brigade-tasks/crew/task-3-2")
     );
     assert!(second.warnings[0].contains("names `crew/task-9`"), "{:?}", second.warnings);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brigade::domain::branch_name::BranchName;
 use brigade::domain::event::EventKind;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
@@ -362,7 +363,7 @@ async fn lead_completes_task_once_its_work_is_merged() {
     harness.lead.context.work_inspector = Some(Arc::new(GitWorkInspector {
         workspace: workspace.clone(),
         team: "my-team".to_owned(),
-        target: "brigade/my-team".to_owned(),
+        target: BranchName::new("brigade/my-team"),
         drivers: DriverOptions { program: Some(env!("CARGO_BIN_EXE_brigade").into()), launch_sandbox: Some(sandbox) },
     }));
     let report = json!({ "task_id": 1, "status": "completed", "force": true });

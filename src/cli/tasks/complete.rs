@@ -24,7 +24,7 @@ use crate::domain::team_spec::{Isolation, TeamSpec, ToolLimits};
 use crate::domain::transition::{Action, Actor, ActorKind, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::embed::SystemClock;
-use crate::ports::{StoreResult, Stores, WorkInspector};
+use crate::ports::{StoreResult, Stores, UnmergedWork, WorkInspector};
 use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
 use crate::service::command::{CommandContext, CommandRegistry};
@@ -169,14 +169,9 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
         }
         Incomplete::NotMerged(work) => {
             let otherwise = "or release it for a teammate; --force skips the merge";
-            let hint = match (work.branches.first(), &work.uncommitted_in) {
-                (_, Some(folder)) => format!("commit it in {folder} and merge it, {otherwise}"),
-                (Some(branch), None) => {
-                    let folder =
-                        WorktreeName::of_branch(branch).map(|name| team_folder(&name.team)).unwrap_or_default();
-                    let merge = format!("git -C {} merge {}", shell_word(&folder), shell_word(branch));
-                    format!("`{merge}`, then complete the task again; {otherwise}")
-                }
+            let hint = match (&work.uncommitted_in, merge_command(&work)) {
+                (Some(folder), _) => format!("commit it in {folder} and merge it, {otherwise}"),
+                (None, Some(merge)) => format!("`{merge}`, then complete the task again; {otherwise}"),
                 (None, None) => otherwise.to_owned(),
             };
             CliError::refused(format!("cannot complete {id}: {work}")).hint(hint)
@@ -186,6 +181,17 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
             CliError::refused(message).hint(format!("`brigade why {number}`"))
         }
     }
+}
+
+/// The command that merges the work of a task in the team worktree, which is a clone of its own.
+fn merge_command(work: &UnmergedWork) -> Option<String> {
+    let (team, from, name) = match (work.branches.first(), &work.commits_in) {
+        (Some(branch), _) => (WorktreeName::of_branch(branch)?.team, "../..".to_owned(), branch.full()),
+        (None, Some(folder)) => (WorktreeName::of_folder(folder)?.team, format!("../../{folder}"), "HEAD".to_owned()),
+        (None, None) => return None,
+    };
+    let [folder, from, name] = [team_folder(&team), from, name].map(|word| shell_word(&word));
+    Some(format!("git -C {folder} pull --no-rebase {from} {name}"))
 }
 
 /// Returns what finds unmerged work of this team's tasks.

@@ -1,6 +1,6 @@
 //! `brigade tasks diff`.
 
-use crate::cli::approvals::{target_ref, with_summary};
+use crate::cli::approvals::{target_branch, with_summary};
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -75,8 +75,9 @@ impl Diff {
         let sandbox = context.location.sandbox(None)?;
         let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox.clone()) };
         // The config may have other teams by now.
-        let target = target_ref(context, Some(&team));
-        let diff = |columns| Ok(GitRepository::worktree_diff(&workspace, &folder, &target, columns, drivers())?);
+        let target = target_branch(context, Some(&team));
+        let diff =
+            |columns| Ok(GitRepository::worktree_diff(&workspace, &folder, target.as_ref(), columns, drivers())?);
         Ok((shown(&diff)?, GitRepository::untracked_files(&workspace, &folder, drivers())?))
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::command::RepoPath;
 use super::{RepositoryInner, files};
+use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::short_commit;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
@@ -56,7 +57,7 @@ impl RepositoryInner {
     /// - Otherwise nothing changes.
     pub(super) fn checkout_branch(&self, at: &RepoPath, worktree: &Worktree) -> Result<BranchStatus, RepositoryError> {
         let branch = &worktree.branch;
-        let name = format!("refs/heads/{branch}");
+        let name = branch.full();
         let current = at.checked_out_branch()?;
         let own = at.branch_commit(branch)?;
         if current.as_ref() == Some(branch) && own.is_some() {
@@ -69,7 +70,7 @@ impl RepositoryInner {
         if at.unfinished_operation().is_some_and(|what| what != "merge") {
             return Ok(BranchStatus::OffBranch(refusal));
         }
-        let last = own.clone().map_or_else(|| self.main.commit(&name), |own| Ok(Some(own)))?;
+        let last = own.clone().map_or_else(|| self.main.branch_commit(branch), |own| Ok(Some(own)))?;
         let Some(last) = last.or_else(|| recorded_base(&worktree.root)) else {
             return Ok(BranchStatus::OffBranch(refusal));
         };
@@ -86,10 +87,11 @@ impl RepositoryInner {
                 "{current_text} was checked out, so {branch}{was_missing} continues from its commit {commit}"
             )));
         }
-        if own.is_some()
+        // `-C` takes nothing but the name of a branch.
+        if let Some(own) = &own
             && committers.is_empty()
             && at.changes(&[])?.out.is_empty()
-            && at.git(["switch", "--quiet", branch]).run()?.code == 0
+            && at.git(["switch", "--quiet", "-C", branch.short(), own]).run()?.code == 0
         {
             return Ok(BranchStatus::Switched(format!(
                 "{current_text} was checked out, so it was switched back to {branch}"
@@ -99,11 +101,11 @@ impl RepositoryInner {
     }
 
     /// Sets a task's branch in the person's repository, unless the person has it checked out.
-    pub(super) fn set_branch(&self, branch: &str, commit: &str) -> Result<(), RepositoryError> {
+    pub(super) fn set_branch(&self, branch: &BranchName, commit: &str) -> Result<(), RepositoryError> {
         if self.main.checkout_of(branch).is_some() {
             return Ok(());
         }
-        self.main.set_ref(&format!("refs/heads/{branch}"), commit)
+        self.main.set_ref(&branch.full(), commit)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::RepositoryInner;
 use super::branch::{BranchStatus, is_commit, is_recorded, record_branch};
 use super::command::{RepoPath, path_of, pathspec, text_of};
-use super::fetching::{STASH, UnfetchedRef};
+use super::fetching::UnfetchedRef;
 use super::index_flags::clear_skip_worktree;
 use super::queries::identity;
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
@@ -60,14 +60,15 @@ impl RepositoryInner {
             return Ok(Err(reason));
         }
         if let Some(left) = self.main.unfetched_refs(&at)?.first() {
-            return Ok(Err(left_behind(left)));
+            return Ok(Err(left_behind(&at, left)?));
         }
         if let Some(before) = before.as_ref().filter(|before| **before != tip && !is_recorded(&worktree.root, before))
             && !self.main.is_ancestor(before, &tip)?
         {
             let branch = &worktree.branch;
             return Ok(Err(format!(
-                "a person committed on {branch} in the repository, and your work lacks that. Run git pull --no-rebase ../.. {branch} in the worktree, and complete the task again"
+                "a person committed on {branch} in the repository, and your work lacks that. Run git pull --no-rebase ../.. {} in the worktree, and complete the task again",
+                branch.full()
             )));
         }
         let new = match self.add_trailers(&tip, worktree)? {
@@ -78,7 +79,7 @@ impl RepositoryInner {
         record_branch(&worktree.root, &moves)?;
         self.set_branch(&worktree.branch, &new)?;
         if new != tip {
-            at.git(["update-ref", "--no-deref", &format!("refs/heads/{}", worktree.branch), &new, &tip]).ok()?;
+            at.git(["update-ref", "--no-deref", &worktree.branch.full(), &new, &tip]).ok()?;
         }
         Ok(Ok(new))
     }
@@ -142,16 +143,16 @@ impl RepositoryInner {
 }
 
 /// The text for a teammate that left work on another branch, or in a stash.
-fn left_behind(left: &UnfetchedRef) -> String {
+fn left_behind(at: &RepoPath, left: &UnfetchedRef) -> Result<String, RepositoryError> {
     let (take, drop) = match left.branch() {
-        STASH => ("git stash pop".to_owned(), "git stash drop".to_owned()),
-        branch => (format!("git merge {branch}"), format!("git branch -D {branch}")),
+        None => ("git stash pop".to_owned(), "git stash drop".to_owned()),
+        Some(branch) => (format!("git merge {}", at.name_in_commands(&branch)?), format!("git branch -D {branch}")),
     };
-    format!(
+    Ok(format!(
         "the worktree has {} at {}, which your work lacks: run {take} to take it, or {drop}, and complete the task again",
         left.shown(),
         short_commit(&left.commit)
-    )
+    ))
 }
 
 /// Stages everything except nested repositories: to find changes in one, git would run programs that its settings name.

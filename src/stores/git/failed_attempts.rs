@@ -20,6 +20,7 @@ use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
 use super::places::Found;
 use super::removal::unsavable_content;
 use super::worktrees::BranchTips;
+use crate::domain::branch_name::BranchName;
 use crate::domain::failed_attempt::FailedAttempt;
 use crate::domain::worktree_name::AttemptBranch;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
@@ -36,7 +37,7 @@ enum SetAside {
     /// There is nothing to set aside.
     Nothing,
     /// The worktree is removed. The branch keeps its work, if there was any.
-    Done(Option<String>),
+    Done(Option<BranchName>),
     /// The worktree changed since the attempt failed. The next one continues there.
     ChangedSince,
     /// A branch cannot keep all of the worktree, for this reason.
@@ -170,7 +171,7 @@ impl RepositoryInner {
         let Some(tip) = tips.own.clone() else { return Ok(SetAside::Nothing) };
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
-            let Some(kept) = self.main.commit(&format!("refs/heads/{branch}"))? else { break };
+            let Some(kept) = self.main.branch_commit(&branch)? else { break };
             if self.main.is_ancestor(&tip, &kept)? {
                 self.delete_branch(worktree, Some(&tip))?;
                 return Ok(SetAside::Done(Some(branch)));
@@ -237,14 +238,14 @@ impl RepositoryInner {
         kept: &KeptCommit,
         assignment: &Assignment,
         failure: &FailedAttempt,
-    ) -> Result<Result<Option<String>, String>, RepositoryError> {
+    ) -> Result<Result<Option<BranchName>, String>, RepositoryError> {
         if self.main.is_ancestor(&kept.commit, &self.branch.target_ref())? {
             return Ok(Ok(None));
         }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
-            let name = format!("refs/heads/{branch}");
-            match self.main.commit(&name)? {
+            let name = branch.full();
+            match self.main.branch_commit(&branch)? {
                 Some(existing) if existing == kept.commit || self.equals(&existing, kept)? => {
                     return Ok(Ok(Some(branch)));
                 }
@@ -274,7 +275,7 @@ impl RepositoryInner {
         if self.main.checkout_of(&worktree.branch).is_some() {
             return Ok(());
         }
-        let name = format!("refs/heads/{}", worktree.branch);
+        let name = worktree.branch.full();
         self.main.git(["update-ref", "--no-deref", "-d", &name, tip]).ok().map(drop)
     }
 }
@@ -312,7 +313,7 @@ impl Drop for OwnIndex {
     }
 }
 
-fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> String {
+fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> BranchName {
     let (team, task) = (assignment.team.clone(), assignment.task);
     AttemptBranch { team, task, attempt: failure.attempt, number }.branch()
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use super::branch::is_commit;
 use super::command::{RepoPath, text_of};
 use super::files::{self, failed};
+use crate::domain::branch_name::BranchName;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::RepositoryError;
 
@@ -26,11 +27,12 @@ pub(super) struct UnfetchedRef {
 impl UnfetchedRef {
     /// The name as a person knows it.
     pub(super) fn shown(&self) -> String {
-        if self.name == STASH { "a stash".to_owned() } else { format!("the branch {}", self.branch()) }
+        self.branch().map_or_else(|| "a stash".to_owned(), |branch| format!("the branch {branch}"))
     }
 
-    pub(super) fn branch(&self) -> &str {
-        self.name.trim_start_matches("refs/heads/")
+    /// Its branch; `None` for a stash.
+    pub(super) fn branch(&self) -> Option<BranchName> {
+        BranchName::of_ref(&self.name)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::files;
 use super::team_branch::{TeamBranch, unusable_name};
+use crate::domain::branch_name::BranchName;
 use crate::domain::worktree_name::{TEAM_BRANCHES, WorktreeName};
 use crate::ports::RepositoryError;
 
@@ -11,11 +12,11 @@ impl TeamBranch {
         let pattern = format!("refs/heads/{TEAM_BRANCHES}/{}/", self.team);
         let mut ref_commands = String::new();
         for (name, commit) in self.main.refs(&[pattern])? {
-            let branch = name.trim_start_matches("refs/heads/");
-            let Some(new) = WorktreeName::of_former_branch(branch).map(|name| name.branch()) else {
-                return Err(unusable_name(&format!("{TEAM_BRANCHES}/{}", self.team), branch));
+            let Some(branch) = BranchName::of_ref(&name) else { continue };
+            let Some(new) = WorktreeName::of_former_branch(&branch).map(|name| name.branch()) else {
+                return Err(unusable_name(&format!("{TEAM_BRANCHES}/{}", self.team), branch.short()));
             };
-            ref_commands.push_str(&format!("option no-deref\ncreate refs/heads/{new} {commit}\n"));
+            ref_commands.push_str(&format!("option no-deref\ncreate {} {commit}\n", new.full()));
             ref_commands.push_str(&format!("option no-deref\ndelete {name} {commit}\n"));
         }
         if !ref_commands.is_empty() {
@@ -30,9 +31,9 @@ impl TeamBranch {
         let git_dirs = self.main.linked_git_dirs().chain([self.main.git_dir.clone()]);
         for head in git_dirs.map(|git_dir| git_dir.join("HEAD")) {
             let Some(text) = files::text(&head).filter(|text| text.starts_with(&prefix)) else { continue };
-            let branch = text.trim_end().trim_start_matches("ref: refs/heads/");
-            if let Some(name) = WorktreeName::of_former_branch(branch) {
-                files::replace(&head, &format!("ref: refs/heads/{}\n", name.branch()))?;
+            let branch = text.trim_end().strip_prefix("ref: ").and_then(BranchName::of_ref);
+            if let Some(name) = branch.and_then(|branch| WorktreeName::of_former_branch(&branch)) {
+                files::replace(&head, &format!("ref: {}\n", name.branch().full()))?;
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use cap_std::fs::{Dir, OpenOptions};
 
 use super::command::{RepoPath, path_of};
 use super::files::{self, failed};
+use crate::domain::branch_name::BranchName;
 use crate::domain::worktree_name::TASK_BRANCHES;
 use crate::platform::Folder;
 use crate::platform::reading::{self, AllowedKinds};
@@ -33,7 +34,7 @@ const COPIED_REFS: [&str; 3] = ["refs/heads", "refs/tags", "refs/remotes"];
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head<'a> {
     /// This branch, at the commit.
-    Branch(&'a str),
+    Branch(&'a BranchName),
     /// The commit, on no branch.
     Detached,
 }
@@ -106,8 +107,8 @@ impl RepoPath {
         folder.replace("packed-refs", &packed)?;
         let text = match head {
             Head::Branch(branch) => {
-                folder.replace(&format!("refs/heads/{branch}"), format!("{commit}\n").as_bytes())?;
-                format!("ref: refs/heads/{branch}\n")
+                folder.replace(&branch.full(), format!("{commit}\n").as_bytes())?;
+                format!("ref: {}\n", branch.full())
             }
             Head::Detached => format!("{commit}\n"),
         };

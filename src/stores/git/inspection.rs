@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use super::command::{RepoPath, git, git_in, path_of};
 use super::opening::open_checked;
 use super::{DriverOptions, GitRepository, on_blocking_thread};
+use crate::domain::branch_name::BranchName;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES};
 use crate::ports::{RepositoryError, UnmergedWork, WorkInspector};
@@ -86,7 +87,7 @@ pub struct GitWorkInspector {
     /// The team's name.
     pub team: String,
     /// The branch that receives merges.
-    pub target: String,
+    pub target: BranchName,
     /// The sandbox of filters.
     pub drivers: DriverOptions,
 }
@@ -101,35 +102,38 @@ impl WorkInspector for GitWorkInspector {
 
 impl RepoPath {
     /// As [`WorkInspector::unmerged_work`], for a team that merges into the branch `target`.
-    pub(super) fn unmerged_work(&self, team: &str, target: &str, task: &Task) -> Result<UnmergedWork, RepositoryError> {
+    pub(super) fn unmerged_work(
+        &self,
+        team: &str,
+        target: &BranchName,
+        task: &Task,
+    ) -> Result<UnmergedWork, RepositoryError> {
         let branch = format!("refs/heads/{TASK_BRANCHES}/{team}/task-{}", task.id.0);
-        let not_merged = format!("--no-merged=refs/heads/{target}");
-        let retries = format!("{branch}-*");
-        let found = self.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
+        let target = self.checked_branch_commit(target)?;
+        // Without a target, all branches are unmerged.
+        let not_merged = target.iter().map(|target| format!("--no-merged={target}"));
+        let names = ["--format=%(refname)".to_owned(), branch.clone(), format!("{branch}-*")];
+        let found = self.git(["for-each-ref".to_owned()].into_iter().chain(not_merged).chain(names)).ok()?.line();
         // A branch of a failed attempt is not the task's.
-        let is_of_task = |branch: &&str| AttemptBranch::of_branch(branch).is_none();
-        let branches = found.line().lines().filter(is_of_task).map(str::to_owned).collect();
-        let mut branches: Vec<String> = branches;
-        let mut uncommitted_in = None;
+        let is_of_task = |branch: &BranchName| AttemptBranch::of_branch(branch).is_none();
+        let of_task = found.lines().filter_map(BranchName::of_ref).filter(is_of_task);
+        let mut work = UnmergedWork { branches: of_task.collect(), ..UnmergedWork::default() };
         if let Some(folder) = &task.worktree {
             let root = self.work_tree.join(folder);
             if self.has_uncommitted(&root)? {
-                uncommitted_in = Some(folder.clone());
+                work.uncommitted_in = Some(folder.clone());
             }
-            if branches.is_empty() && self.has_unmerged_commits(&root, &format!("refs/heads/{target}"))? {
-                branches.push(format!("HEAD of {folder}"));
+            if work.branches.is_empty() && self.has_unmerged_commits(&root, target.as_deref())? {
+                work.commits_in = Some(folder.clone());
             }
         }
-        Ok(UnmergedWork { branches, uncommitted_in })
+        Ok(work)
     }
 
-    /// Returns true if a worktree has commits that the branch `target` lacks.
-    fn has_unmerged_commits(&self, worktree: &Path, target: &str) -> Result<bool, RepositoryError> {
-        let Some(at) = self.place_at(worktree).map(Self::confined) else { return Ok(false) };
-        match self.commit_of_ref(target)? {
-            Some(target) => Ok(at.commit("HEAD")?.is_some() && at.commits_beyond(&target)? > 0),
-            None => Ok(false),
-        }
+    /// Returns true if a worktree has commits that the commit `target` lacks.
+    fn has_unmerged_commits(&self, worktree: &Path, target: Option<&str>) -> Result<bool, RepositoryError> {
+        let (Some(at), Some(target)) = (self.place_at(worktree).map(Self::confined), target) else { return Ok(false) };
+        Ok(at.commit("HEAD")?.is_some() && at.commits_beyond(target)? > 0)
     }
 
     /// Returns true if a folder has uncommitted changes, or is no worktree that git could show them of. Ignored files do not count.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::opening::find_checkout;
 use super::{DriverOptions, GitRepository, files};
+use crate::domain::branch_name::BranchName;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
@@ -18,7 +19,7 @@ pub struct Leftover {
     /// The worktree, relative to the workspace.
     pub folder: Option<String>,
     /// The branch.
-    pub branch: Option<String>,
+    pub branch: Option<BranchName>,
 }
 
 /// A branch that keeps the work of a failed attempt.
@@ -29,7 +30,7 @@ pub struct KeptAttempt {
     /// The failed attempt.
     pub attempt: u32,
     /// The branch.
-    pub branch: String,
+    pub branch: BranchName,
     /// Its commit.
     pub commit: String,
 }
@@ -42,9 +43,8 @@ impl GitRepository {
     pub fn kept_attempts(workspace: &Path) -> Result<Vec<KeptAttempt>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
         let pattern = format!("refs/heads/{TASK_BRANCHES}/");
-        let attempt_branch = |(name, commit): (String, String)| {
-            Some((AttemptBranch::of_branch(name.trim_start_matches("refs/heads/"))?, commit))
-        };
+        let attempt_branch =
+            |(name, commit): (String, String)| Some((AttemptBranch::of_branch(&BranchName::of_ref(&name)?)?, commit));
         let mut kept: Vec<_> = main.refs(&[pattern])?.into_iter().filter_map(attempt_branch).collect();
         kept.sort();
         let attempt = |(name, commit): (AttemptBranch, String)| {
@@ -60,7 +60,7 @@ impl GitRepository {
     /// The branch is checked out, or git fails.
     pub fn remove_kept_attempt(workspace: &Path, kept: &KeptAttempt) -> Result<(), RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
-        let name = format!("refs/heads/{}", kept.branch);
+        let name = kept.branch.full();
         let place = main.git(["for-each-ref", "--format=%(worktreepath)", &name]).ok()?.line();
         if !place.is_empty() {
             let reason = format!("it is checked out in {place}");
@@ -90,9 +90,10 @@ impl GitRepository {
         }
         let pattern = format!("refs/heads/{TASK_BRANCHES}/");
         for (name, _) in main.refs(&[pattern])? {
-            let branch = name.trim_start_matches("refs/heads/");
-            if let Some(name) = WorktreeName::of_branch(branch) {
-                record(name, &|leftover| leftover.branch = Some(branch.to_owned()));
+            if let Some(branch) = BranchName::of_ref(&name)
+                && let Some(name) = WorktreeName::of_branch(&branch)
+            {
+                record(name, &|leftover| leftover.branch = Some(branch.clone()));
             }
         }
         Ok(leftovers.into_values().collect())

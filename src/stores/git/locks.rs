@@ -41,7 +41,7 @@ impl RepositoryInner {
     fn locks(&self) -> Vec<(PathBuf, Duration)> {
         let refs = self.main.common_dir.join("refs");
         let team = &self.branch.team;
-        let mut locks = vec![refs.join(format!("heads/{}.lock", self.branch.name))];
+        let mut locks = vec![self.main.common_dir.join(format!("{}.lock", self.branch.target_ref()))];
         for folder in [format!("heads/{TASK_BRANCHES}/{team}"), format!("brigade/{team}")] {
             locks.extend(locks_below(&refs.join(folder)));
         }

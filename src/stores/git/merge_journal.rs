@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
+use crate::domain::branch_name::BranchName;
 use crate::platform::open_lock_file;
 use crate::ports::RepositoryError;
 
@@ -23,12 +24,23 @@ const NEW_INDEX_FILE: &str = "brigade-merge-index";
 /// A move of the person's checkout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckoutMove {
-    /// The checked out branch.
-    pub(super) branch: String,
+    /// The short name of the checked out branch.
+    branch: String,
     /// Its commit before.
     pub(super) before: String,
     /// Its commit afterwards.
     pub(super) after: String,
+}
+
+impl CheckoutMove {
+    pub(super) fn new(branch: &BranchName, [before, after]: [String; 2]) -> Self {
+        Self { branch: branch.short().to_owned(), before, after }
+    }
+
+    /// The checked out branch.
+    pub(super) fn branch(&self) -> BranchName {
+        BranchName::new(&self.branch)
+    }
 }
 
 /// The record of one checkout, locked until this value is dropped.

@@ -85,7 +85,7 @@ impl RepositoryInner {
 
     /// The commit that is merged into, and the tree of `tip`.
     fn merge_inputs(&self, tip: &str) -> Result<[String; 2], RepositoryError> {
-        let names = [format!("{}^{{commit}}", self.branch.target_ref()), format!("{tip}^{{tree}}")];
+        let names = [format!("{}^{{commit}}", self.branch.target_commit()?), format!("{tip}^{{tree}}")];
         let output = self.main.git(["rev-parse"].into_iter().chain(names.iter().map(String::as_str))).ok()?.line();
         let ids: Vec<String> = output.lines().map(str::to_owned).collect();
         ids.try_into().map_err(|_| RepositoryError::Failed {
@@ -114,7 +114,7 @@ impl RepositoryInner {
             Some(format!(
                 "the task branch changes files that configure the team, and only the person may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
                 list_files(&control_files),
-                self.branch.name
+                self.main.name_in_commands(&self.branch.name)?
             ))
         } else if !repositories.is_empty() {
             Some(format!(
@@ -165,14 +165,15 @@ impl RepositoryInner {
     /// Refuses a merge without conflicts that still drops lines. A configured merge driver can do that.
     fn check_dropped_lines(&self, onto: &str, tip: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
         let missing = self.main.missing(onto, tip, tree)?;
-        Ok((!missing.is_empty()).then(|| {
-            format!(
-                "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into the task branch (git merge {}), and keep all lines of both sides",
-                list_lines(&missing),
-                self.branch.name,
-                self.branch.name
-            )
-        }))
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into the task branch (git merge {}), and keep all lines of both sides",
+            list_lines(&missing),
+            self.branch.name,
+            self.main.name_in_commands(&self.branch.name)?
+        )))
     }
 
     /// Describes a conflict for the teammate who resolves it.
@@ -185,8 +186,9 @@ impl RepositoryInner {
         let rest = if excerpt.len() < diff.len() { "\n[...]" } else { "" };
         let target = &self.branch.name;
         Ok(format!(
-            "the task branch and {target} conflict in {}. Your worktree is committed and no merge is unfinished there. Run git merge {target} in it, edit these files so that they keep what both sides added, run git add and git commit --no-edit, and complete the task again.\n{}{rest}",
+            "the task branch and {target} conflict in {}. Your worktree is committed and no merge is unfinished there. Run git merge {} in it, edit these files so that they keep what both sides added, run git add and git commit --no-edit, and complete the task again.\n{}{rest}",
             list_files(files),
+            self.main.name_in_commands(target)?,
             String::from_utf8_lossy(excerpt)
         ))
     }

@@ -57,6 +57,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::access::PathRule;
+use crate::domain::branch_name::BranchName;
 use crate::domain::event::Notice;
 use crate::domain::task::Task;
 use crate::domain::team_spec::SetupSpec;
@@ -103,7 +104,7 @@ pub struct GitOptions {
     /// The team's name.
     pub team: String,
     /// The branch that receives merges. `None` selects `brigade/<team>`.
-    pub merge_into: Option<String>,
+    pub merge_into: Option<BranchName>,
     /// Control files, which no task branch may change, relative to the workspace.
     pub control_files: Vec<PathBuf>,
     /// The set-up of worktrees.
@@ -133,7 +134,7 @@ impl GitRepository {
         let syncs_objects = options.durability == Durability::Power;
         let (main, target) = on_blocking_thread(move || {
             let main = RepoPath { syncs_objects, ..open_checked(&workspace, drivers)? };
-            let target = checked_target(&main, &team, merge_into.as_deref())?;
+            let target = checked_target(&main, &team, merge_into.as_ref())?;
             Ok((main, target))
         })
         .await?;

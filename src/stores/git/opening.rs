@@ -18,10 +18,10 @@ pub(super) fn open_checked(workspace: &Path, drivers: DriverOptions) -> Result<R
         let reason = "cannot use isolation: the repository stores its refs as reftable";
         return Err(RepositoryError::unusable_until(reason, "`git refs migrate --ref-format=files`"));
     }
-    if main.commit_of_ref("HEAD")?.is_some() {
+    if main.checked_head()?.is_some() {
         return Ok(main);
     }
-    let branch = main.checked_out_branch()?.unwrap_or_else(|| "HEAD".to_owned());
+    let branch = main.checked_out_branch()?.map_or_else(|| "HEAD".to_owned(), |branch| branch.to_string());
     let reason = format!("cannot create worktrees: the branch `{branch}` has no commit");
     Err(RepositoryError::unusable_until(reason, "`git add -A && git commit -m Start`, then launch the team again"))
 }

@@ -16,6 +16,7 @@ use super::merge_journal::{CheckoutMove, MergeJournal};
 use super::merges::{MergedTree, merge_trees};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
 use super::written_files::restore_written_files;
+use crate::domain::branch_name::BranchName;
 use crate::ports::RepositoryError;
 
 /// The person's variables for the author and the committer of the merge.
@@ -26,7 +27,7 @@ const IDENTITY_VARIABLES: [&str; 5] =
 pub(super) struct PersonMerge<'a> {
     main: &'a RepoPath,
     /// The branch that is merged.
-    branch: &'a str,
+    branch: &'a BranchName,
     journal: MergeJournal,
 }
 
@@ -35,7 +36,7 @@ impl<'a> PersonMerge<'a> {
     ///
     /// # Errors
     /// Another merge runs, or the record of merges cannot be used.
-    pub(super) fn open(main: &'a RepoPath, branch: &'a str) -> Result<Self, RepositoryError> {
+    pub(super) fn open(main: &'a RepoPath, branch: &'a BranchName) -> Result<Self, RepositoryError> {
         match MergeJournal::open(main)? {
             Some(journal) => Ok(Self { main, branch, journal }),
             None => {
@@ -68,9 +69,10 @@ impl<'a> PersonMerge<'a> {
     ///
     /// # Errors
     /// The branches conflict, or the person's settings or git refuse the merge.
-    pub(super) fn create_commit(&self, into: &str, before: &str, tip: &str) -> Result<String, RepositoryError> {
+    pub(super) fn create_commit(&self, into: &BranchName, before: &str, tip: &str) -> Result<String, RepositoryError> {
         let (main, branch) = (self.main, self.branch);
-        let by_hand = || format!("`git merge {branch}` shows what git reports");
+        let name = main.name_in_commands(branch)?;
+        let by_hand = || format!("`git merge {name}` shows what git reports");
         let setting = main.git(["config", "--get", "merge.ff"]).run()?.line().to_ascii_lowercase();
         let is_descendant = main.is_ancestor(before, tip)?;
         if is_descendant && !["false", "no", "off", "0"].contains(&setting.as_str()) {
@@ -78,13 +80,13 @@ impl<'a> PersonMerge<'a> {
         }
         if setting == "only" {
             let why = "it is not a fast-forward, and your setting merge.ff allows nothing else";
-            return Err(self.refused(why, format!("`git -c merge.ff=true merge {branch}`")));
+            return Err(self.refused(why, format!("`git -c merge.ff=true merge {name}`")));
         }
         let tree = match merge_trees(main, before, tip)? {
             MergedTree::Clean(tree) => tree,
             MergedTree::Conflict { files, .. } => {
                 let why = format!("it conflicts with {into} in {}. Nothing was changed", list_files(&files));
-                return Err(self.refused(why, format!("`git merge {branch}`, resolve the conflicts, and commit")));
+                return Err(self.refused(why, format!("`git merge {name}`, resolve the conflicts, and commit")));
             }
             MergedTree::Failed(reason) => return Err(self.refused(reason, by_hand())),
         };
@@ -199,9 +201,9 @@ impl<'a> PersonMerge<'a> {
     }
 
     fn try_to_settle(&self, change: &CheckoutMove) -> Result<bool, RepositoryError> {
-        let CheckoutMove { branch, before, after } = change;
-        let main = self.main;
-        let is_on_branch = main.checked_out_branch()?.as_ref() == Some(branch);
+        let CheckoutMove { before, after, .. } = change;
+        let (main, branch) = (self.main, change.branch());
+        let is_on_branch = main.checked_out_branch()?.as_ref() == Some(&branch);
         let head = main.head()?;
         let mut is_finished = is_on_branch && head == *after;
         if is_on_branch && head == *before && main.commit(after)?.is_some() && main.is_ancestor(before, after)? {
@@ -209,8 +211,7 @@ impl<'a> PersonMerge<'a> {
             if is_finished {
                 let reason = format!("brigade: merge {}", self.branch);
                 main.git(["update-ref", "ORIG_HEAD", before]).ok()?;
-                let name = format!("refs/heads/{branch}");
-                main.git(["update-ref", "-m", &reason, &name, after, before]).ok()?;
+                main.git(["update-ref", "-m", &reason, &branch.full(), after, before]).ok()?;
             } else {
                 restore_written_files(main, after)?;
             }
@@ -232,10 +233,11 @@ impl<'a> PersonMerge<'a> {
 
     /// Removes the locks of refs that a killed `git update-ref` left.
     fn end_locks(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
-        if self.main.checked_out_branch()?.as_ref() != Some(&change.branch) {
+        let branch = change.branch();
+        if self.main.checked_out_branch()?.as_ref() != Some(&branch) {
             return Ok(());
         }
-        let branch = self.main.common_dir.join("refs/heads").join(format!("{}.lock", change.branch));
+        let branch = self.main.common_dir.join(format!("{}.lock", branch.full()));
         for lock in [branch, self.main.git_dir.join("HEAD.lock"), self.main.git_dir.join("ORIG_HEAD.lock")] {
             end_lock(&lock, REF_LOCK_AGE);
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::branch::is_commit;
 use super::command::{GitOutput, RepoPath, pathspec};
 use super::files;
+use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::{LineChanges, missing_lines};
 use crate::ports::RepositoryError;
 
@@ -28,37 +29,69 @@ impl RepoPath {
 
     /// The commit of a branch; `None` if there is no such branch. It starts no git if the branch has a file of its own, as most have; see
     /// gitrepository-layout(5).
-    pub(super) fn branch_commit(&self, branch: &str) -> Result<Option<String>, RepositoryError> {
-        let name = format!("refs/heads/{branch}");
+    pub(super) fn branch_commit(&self, branch: &BranchName) -> Result<Option<String>, RepositoryError> {
+        let name = branch.full();
         let text = files::text(&self.common_dir.join(&name)).unwrap_or_default();
         let commit = text.trim_end();
-        if is_commit(commit) { Ok(Some(commit.to_owned())) } else { self.commit(&name) }
+        if is_commit(commit) {
+            return Ok(Some(commit.to_owned()));
+        }
+        // `git rev-parse` would also find a branch or a tag that is itself called `refs/heads/…`.
+        let found = self.refs(&[&name])?;
+        Ok(found.into_iter().find(|(found, _)| *found == name).map(|(_, commit)| commit))
     }
 
-    /// The commit of a ref; `None` if there is no such ref.
+    /// The commit of a branch, which this repository has; `None` if there is no such branch.
     ///
     /// # Errors
     /// The object of the commit is missing, or git fails.
-    pub(super) fn commit_of_ref(&self, name: &str) -> Result<Option<String>, RepositoryError> {
-        if let Some(commit) = self.commit(name)? {
-            return Ok(Some(commit));
+    pub(super) fn checked_branch_commit(&self, branch: &BranchName) -> Result<Option<String>, RepositoryError> {
+        match self.branch_commit(branch)? {
+            Some(commit) => self.checked(branch.short(), commit).map(Some),
+            None => Ok(None),
         }
-        let id = self.git(["rev-parse", "--verify", "--quiet", "--end-of-options", name]).run()?;
-        if id.code != 0 {
-            return Ok(None);
+    }
+
+    /// Returns the commit if this repository has it.
+    fn checked(&self, name: &str, commit: String) -> Result<String, RepositoryError> {
+        if self.commit(&commit)?.is_some() {
+            return Ok(commit);
         }
-        let id = id.line();
-        let branch = name.trim_start_matches("refs/heads/");
-        let reason = format!("cannot read {branch}: the object of its commit {id} is missing or damaged");
+        let reason = format!("cannot read {name}: the object of its commit {commit} is missing or damaged");
         let hint = "`git fetch --refetch` gets it from a remote that has it; `git fsck` lists what is missing";
         Err(RepositoryError::unusable_until(reason, hint))
     }
 
     /// The id of the checked out commit.
     pub(super) fn head(&self) -> Result<String, RepositoryError> {
-        let branch = self.checked_out_branch()?;
-        let commit = branch.map_or(Ok(None), |branch| self.branch_commit(&branch))?;
-        commit.map_or_else(|| Ok(self.git(["rev-parse", "--verify", "HEAD^{commit}"]).ok()?.line()), Ok)
+        self.head_or_none()?.map_or_else(|| Ok(self.git(["rev-parse", "--verify", "HEAD^{commit}"]).ok()?.line()), Ok)
+    }
+
+    /// The id of the checked out commit, which this repository has; `None` if the checked out branch has no commit yet.
+    ///
+    /// # Errors
+    /// The object of the commit is missing, or git fails.
+    pub(super) fn checked_head(&self) -> Result<Option<String>, RepositoryError> {
+        self.head_or_none()?.map(|commit| self.checked("HEAD", commit)).transpose()
+    }
+
+    fn head_or_none(&self) -> Result<Option<String>, RepositoryError> {
+        match self.checked_out_branch()? {
+            Some(branch) => self.branch_commit(&branch),
+            None => {
+                let detached = self.git(["rev-parse", "--verify", "--quiet", "HEAD"]).run()?;
+                Ok((detached.code == 0).then(|| detached.line()))
+            }
+        }
+    }
+
+    /// The name of a branch in a command that is shown to a person or a teammate. It is the full one if git could take the short one for
+    /// something else.
+    pub(super) fn name_in_commands(&self, branch: &BranchName) -> Result<String, RepositoryError> {
+        let full = branch.full();
+        let shortest = self.git(["for-each-ref", "--format=%(refname:short)", &full]).ok()?.line();
+        let is_clear = shortest == branch.short() && !shortest.starts_with('-');
+        Ok(if is_clear { shortest } else { full })
     }
 
     pub(super) fn is_ancestor(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
@@ -99,15 +132,16 @@ impl RepoPath {
         self.git(start.iter().chain(options)).ok()
     }
 
-    /// The checked out branch, without `refs/heads/`.
-    pub(super) fn checked_out_branch(&self) -> Result<Option<String>, RepositoryError> {
+    /// The checked out branch.
+    pub(super) fn checked_out_branch(&self) -> Result<Option<BranchName>, RepositoryError> {
         // See gitrepository-layout(5). A repository with another ref storage has the invalid branch name `.invalid` in this file.
         let head = files::text(&self.git_dir.join("HEAD")).unwrap_or_default();
-        if let Some(branch) = head.trim_end().strip_prefix("ref: refs/heads/").filter(|branch| *branch != ".invalid") {
-            return Ok(Some(branch.to_owned()));
+        let branch = head.trim_end().strip_prefix("ref: ").and_then(BranchName::of_ref);
+        if let Some(branch) = branch.filter(|branch| branch.short() != ".invalid") {
+            return Ok(Some(branch));
         }
         let output = self.git(["symbolic-ref", "--quiet", "HEAD"]).run()?;
-        Ok(output.line().strip_prefix("refs/heads/").map(str::to_owned))
+        Ok(BranchName::of_ref(&output.line()))
     }
 
     /// The name of the operation that is unfinished here. A merge comes last.

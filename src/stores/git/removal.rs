@@ -17,7 +17,7 @@ impl RepositoryInner {
     /// Removes a completed task's worktree and branch. If they hold anything unmerged, keeps them and returns the reason.
     pub(super) fn remove(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
         let name = &worktree.name;
-        let branch = format!("refs/heads/{}", worktree.branch);
+        let branch = worktree.branch.full();
         let tip = self.main.branch_commit(&worktree.branch)?;
         if let Some(tip) = &tip
             && !self.main.is_ancestor(tip, &self.branch.target_ref())?

@@ -7,6 +7,7 @@ use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
 use super::git_folder::GitFolder;
 use super::worktrees::UPDATING_FILE;
+use crate::domain::branch_name::BranchName;
 use crate::ports::RepositoryError;
 
 /// Git's exit code for a fatal error.
@@ -16,7 +17,7 @@ impl RepoPath {
     /// Repairs a place, and undoes an interrupted update. `commit` is the last commit of its branch that the person's repository has.
     pub(super) fn restore(
         &self,
-        branch: &str,
+        branch: &BranchName,
         commit: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
@@ -30,19 +31,24 @@ impl RepoPath {
     }
 
     /// Repairs a damaged HEAD, or a damaged branch that it names: it then continues at `commit`.
-    fn repair_head(&self, branch: &str, commit: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    fn repair_head(
+        &self,
+        branch: &BranchName,
+        commit: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), RepositoryError> {
         let head = self.git_dir.join("HEAD");
         let text = files::text(&head).unwrap_or_default();
         if !text.starts_with("ref: refs/") && !is_commit(text.trim_end()) {
             warnings.push(format!("{} was damaged: {branch} is checked out again", head.display()));
             remove_file(&head)?;
-            files::write(&head, &format!("ref: refs/heads/{branch}\n"))?;
+            files::write(&head, &format!("ref: {}\n", branch.full()))?;
         }
-        if self.checked_out_branch()?.as_deref() != Some(branch) || self.commit("HEAD")?.is_some() {
+        if self.checked_out_branch()?.as_ref() != Some(branch) || self.commit("HEAD")?.is_some() {
             return Ok(());
         }
         warnings.push(format!("{branch} was missing or damaged in {}", self.work_tree.display()));
-        let name = format!("refs/heads/{branch}");
+        let name = branch.full();
         if !self.git_dir.join(&name).is_dir() {
             GitFolder::open(&self.git_dir)?.remove(&name)?;
         }

@@ -6,6 +6,7 @@ use super::branch::is_commit;
 use super::command::{RepoPath, path_of};
 use super::opening::{find_checkout, open_checked};
 use super::{DriverOptions, GitRepository};
+use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
 
@@ -37,6 +38,12 @@ fn find_worktree(
 }
 
 impl RepoPath {
+    /// The commit of a branch, or the checked out one.
+    fn commit_of(&self, target: Option<&BranchName>) -> Result<String, RepositoryError> {
+        let Some(branch) = target else { return self.head() };
+        self.checked_branch_commit(branch)?.ok_or_else(|| failed(&format!("there is no branch {branch}")))
+    }
+
     /// The diff between two commits.
     fn commit_diff(&self, from: &str, to: &str, summary_columns: Option<usize>) -> Result<String, RepositoryError> {
         self.printed_diff(&["diff-tree", "-r"], &[from, to], summary_columns)
@@ -59,14 +66,14 @@ impl RepoPath {
 impl GitRepository {
     /// Returns the diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. Blocks.
     ///
-    /// `target` is the ref of the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed
-    /// lines per file.
+    /// `target` is the branch that merges go into; `None` stands for the person's commit. With `summary_columns` the result is a summary
+    /// of that width: the changed lines per file.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, `commit` is not an id of a commit in it, or git fails.
     pub fn review_diff(
         workspace: &Path,
-        target: &str,
+        target: Option<&BranchName>,
         commit: &str,
         summary_columns: Option<usize>,
     ) -> Result<String, RepositoryError> {
@@ -77,11 +84,12 @@ impl GitRepository {
         if main.commit(commit)?.is_none() {
             return Err(failed(&format!("the repository does not have the commit {commit}")));
         }
+        let target = &main.commit_of(target)?;
         // After the merge the branch contains the commit: the work began where the merge's first parent was.
         let merges = main.git(["rev-list", "--merges", "--ancestry-path", &format!("{commit}..{target}")]).ok()?.line();
         let onto = match merges.lines().last() {
             Some(merge) if main.is_ancestor(commit, target)? => format!("{merge}^1"),
-            _ => target.to_owned(),
+            _ => target.clone(),
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
         main.commit_diff(&base, commit, summary_columns)
@@ -111,12 +119,12 @@ impl GitRepository {
     pub fn worktree_diff(
         workspace: &Path,
         worktree: &str,
-        target: &str,
+        target: Option<&BranchName>,
         summary_columns: Option<usize>,
         drivers: DriverOptions,
     ) -> Result<String, RepositoryError> {
         let (main, at) = find_worktree(workspace, worktree, drivers)?;
-        let target = main.git(["rev-parse", "--verify", &format!("{target}^{{commit}}")]).ok()?.line();
+        let target = main.commit_of(target)?;
         let base = at.git(["merge-base", &target, "HEAD"]).ok()?.line();
         at.printed_diff(&["--no-optional-locks", "diff", "--ignore-submodules=dirty"], &[&base], summary_columns)
     }

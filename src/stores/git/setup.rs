@@ -178,7 +178,7 @@ impl SetupPlan {
                 file.display()
             )));
         }
-        let target = &branch.name;
+        let target = self.main.name_in_commands(&branch.name)?;
         let exclude = format!("^{}", branch.target_commit()?);
         let options = ["log", "-z", "-m", "--full-history", "--no-renames", "--format=", "--name-only", "HEAD"];
         let start = options.into_iter().chain([exclude.as_str(), "--"]).map(Into::into);
@@ -186,12 +186,13 @@ impl SetupPlan {
         let mut files: Vec<PathBuf> = output.fields().map(path_of).collect();
         files.sort_unstable();
         files.dedup();
-        Ok((!files.is_empty()).then(|| {
-            format!(
-                "commits of the task branch contain {}, which Brigade copied into your worktree and which must not be committed. Run git reset --soft $(git merge-base HEAD {target}) in it, and complete the task again: your other changes are then committed",
-                list_files(&files)
-            )
-        }))
+        if files.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "commits of the task branch contain {}, which Brigade copied into your worktree and which must not be committed. Run git reset --soft $(git merge-base HEAD {target}) in it, and complete the task again: your other changes are then committed",
+            list_files(&files)
+        )))
     }
 
     /// Removes the copied files from an index. The teammate may have changed the rules that ignore them.

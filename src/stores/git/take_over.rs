@@ -12,6 +12,7 @@ use super::person_merge::PersonMerge;
 use super::places::is_marked;
 use super::team_branch::{check_person_branch, checked_target, find_lost_merges};
 use super::{DriverOptions, GitRepository};
+use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::worktree_name::{team_branch, team_folder};
 use crate::ports::{RecordedMerge, RepositoryError};
@@ -20,7 +21,9 @@ use crate::ports::{RecordedMerge, RepositoryError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeamBranchStatus {
     /// The team branch.
-    pub branch: String,
+    pub branch: BranchName,
+    /// Its name in a command: the full one if the short one is ambiguous here.
+    pub name_in_commands: String,
     /// The number of its commits that the person's checkout lacks. 0 if it does not exist yet.
     pub commits_ahead: usize,
     /// Its problems: merges that it lacks, and a worktree with other files.
@@ -40,7 +43,7 @@ pub struct TeamBranchProblem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakeOver {
     /// The person's branch.
-    pub into: String,
+    pub into: BranchName,
     /// Its commit before the merge.
     pub before: String,
     /// Its commit after the merge; the same if it already had everything.
@@ -56,17 +59,22 @@ impl GitRepository {
     pub fn team_branch_status(
         workspace: &Path,
         team: &str,
-        merge_into: Option<&str>,
+        merge_into: Option<&BranchName>,
         recorded: &[RecordedMerge],
     ) -> Result<TeamBranchStatus, RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = checked_target(&main, team, merge_into)?;
-        let range = format!("HEAD..refs/heads/{branch}");
-        let ahead = main.git(["rev-list", "--count", &range, "--"]).run()?;
-        let commits_ahead = if ahead.code == 0 { ahead.line().parse().unwrap_or(0) } else { 0 };
+        let commits_ahead = match main.branch_commit(&branch)? {
+            Some(tip) => {
+                let ahead = main.git(["rev-list", "--count", &tip, "^HEAD", "--"]).run()?;
+                if ahead.code == 0 { ahead.line().parse().unwrap_or(0) } else { 0 }
+            }
+            None => 0,
+        };
         let lost = find_lost_merges(&main, team, &branch, recorded)?;
         let problems = lost.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
-        Ok(TeamBranchStatus { branch, commits_ahead, problems })
+        let name_in_commands = main.name_in_commands(&branch)?;
+        Ok(TeamBranchStatus { branch, name_in_commands, commits_ahead, problems })
     }
 
     /// Checks that a launch can merge the person's branch into the team branch. Git stores the merged files as unreferenced objects. It
@@ -77,13 +85,13 @@ impl GitRepository {
     pub fn check_launch(workspace: &Path, team: &str) -> Result<(), RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = team_branch(team);
-        check_person_branch(&main, &branch, main.checked_out_branch()?.as_deref())?;
-        let tips = (main.commit_of_ref(&format!("refs/heads/{branch}"))?, main.commit_of_ref("HEAD")?);
+        check_person_branch(&main, &branch, main.checked_out_branch()?.as_ref())?;
+        let tips = (main.checked_branch_commit(&branch)?, main.checked_head()?);
         let (Some(ours), Some(theirs)) = tips else { return Ok(()) };
         match merge_trees(&main, &ours, &theirs)? {
             MergedTree::Conflict { files, .. } => Err(RepositoryError::unusable_until(
                 format!("cannot merge your branch into {branch}: conflict in {}", list_files(&files)),
-                format!("`git merge {branch}`, and resolve the conflict"),
+                format!("`git merge {}`, and resolve the conflict", main.name_in_commands(&branch)?),
             )),
             MergedTree::Clean(_) | MergedTree::Failed(_) => Ok(()),
         }
@@ -99,14 +107,14 @@ impl GitRepository {
     pub fn take_over(
         workspace: &Path,
         team: &str,
-        branch: &str,
+        branch: &BranchName,
         drivers: DriverOptions,
     ) -> Result<TakeOver, RepositoryError> {
         let main = open_checked(workspace, drivers)?;
         let merge = PersonMerge::open(&main, branch)?;
         let finished = merge.settle_killed()?;
         take_commits_of_person(&main, team, branch)?;
-        let Some(tip) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else {
+        let Some(tip) = main.checked_branch_commit(branch)? else {
             return Err(merge.refused("there is no such branch", "`brigade run` creates it"));
         };
         if let Some(operation) = main.unfinished_operation() {
@@ -116,7 +124,7 @@ impl GitRepository {
         let Some(into) = main.checked_out_branch()? else {
             return Err(merge.refused("no branch is checked out (detached HEAD)", "`git switch BRANCH`"));
         };
-        if into == branch {
+        if into == *branch {
             return Err(merge.refused("it is checked out here", "`git switch BRANCH`"));
         }
         let head = main.head()?;
@@ -126,34 +134,38 @@ impl GitRepository {
             return Ok(TakeOver { into, before, after: head });
         }
         let after = merge.create_commit(&into, &head, &tip)?;
-        merge.apply(&CheckoutMove { branch: into.clone(), before: head, after: after.clone() })?;
+        merge.apply(&CheckoutMove::new(&into, [head, after.clone()]))?;
         Ok(TakeOver { into, before, after })
     }
 }
 
 /// Moves a team branch to what the person committed on it in the team worktree. Commits that do not continue the branch wait for the next
 /// launch, which merges them.
-fn take_commits_of_person(main: &RepoPath, team: &str, branch: &str) -> Result<(), RepositoryError> {
+fn take_commits_of_person(main: &RepoPath, team: &str, branch: &BranchName) -> Result<(), RepositoryError> {
     let folder = main.work_tree.join(team_folder(team));
     let (Some(at), Some(tip)) = (main.place_at(&folder).filter(is_marked), main.branch_commit(branch)?) else {
         return Ok(());
     };
-    if at.checked_out_branch()?.as_deref() != Some(branch) {
+    if at.checked_out_branch()?.as_ref() != Some(branch) {
         return Ok(());
     }
     let head = at.head()?;
     let is_new = head != tip && recorded_base(&folder).as_ref() != Some(&head);
     if is_new && at.is_ancestor(&tip, &head)? && main.fetch_from(&at, &head)?.is_ok() {
-        let name = format!("refs/heads/{branch}");
+        let name = branch.full();
         main.git(["update-ref", "-m", "brigade: commits of the person", &name, &head, &tip]).ok()?;
     }
     Ok(())
 }
 
-fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
+fn worktree_problem(
+    main: &RepoPath,
+    folder: &str,
+    branch: &BranchName,
+) -> Result<Option<TeamBranchProblem>, RepositoryError> {
     let Some(at) = main.place_at(&main.work_tree.join(folder)).filter(is_marked) else { return Ok(None) };
     // Without the branch, the next launch creates it.
-    let Some(target) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else { return Ok(None) };
+    let Some(target) = main.checked_branch_commit(branch)? else { return Ok(None) };
     let head = at.head()?;
     if recorded_base(&at.work_tree).as_ref() != Some(&head) && !at.is_ancestor(&head, &target)? {
         return Ok(Some(TeamBranchProblem {

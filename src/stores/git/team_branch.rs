@@ -14,6 +14,7 @@ use super::git_folder::GitFolder;
 use super::merges::{MergedTree, merge_trees};
 use super::places::POINTER_FILE;
 use super::take_over::TeamBranchProblem;
+use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::name::LEAD;
@@ -29,8 +30,12 @@ const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
 const FORMER_CHECKOUT_BRANCHES: &str = "brigade-yours";
 
 /// The branch that receives merges, after checks that merges can move it. `merge_into` is a branch that the person chose.
-pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&str>) -> Result<String, RepositoryError> {
-    let target = merge_into.map_or_else(|| team_branch(team), str::to_owned);
+pub(super) fn checked_target(
+    main: &RepoPath,
+    team: &str,
+    merge_into: Option<&BranchName>,
+) -> Result<BranchName, RepositoryError> {
+    let target = merge_into.cloned().unwrap_or_else(|| team_branch(team));
     refuse_link(&main.work_tree.join(WORKTREES_FOLDER)).map_err(|error| {
         RepositoryError::unusable_until(error.to_string(), format!("remove the link {WORKTREES_FOLDER}"))
     })?;
@@ -47,10 +52,8 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
         );
         return Err(RepositoryError::unusable_until(reason, "rename this team"));
     }
-    if merge_into.is_some() && main.commit_of_ref(&format!("refs/heads/{target}"))?.is_none() {
-        let reason = format!("cannot merge into `{target}`: there is no such branch");
-        let hint = format!("`git branch {target}`, or remove merge_into");
-        return Err(RepositoryError::unusable_until(reason, hint));
+    if merge_into.is_some() {
+        check_chosen_branch(main, &target)?;
     }
     if let Some(TeamBranchProblem { reason, hint }) =
         merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
@@ -62,6 +65,24 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
         return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
     }
     Ok(target)
+}
+
+/// Checks a branch that the person chose: it exists, and git takes its name in a command for nothing else, such as an option.
+fn check_chosen_branch(main: &RepoPath, target: &BranchName) -> Result<(), RepositoryError> {
+    let checked = main.git(["check-ref-format", "--branch", target.short()]).run()?;
+    if checked.code != 0 || checked.line() != target.short() {
+        let reason = format!("cannot merge into `{target}`: git does not take that as the name of a branch");
+        return Err(RepositoryError::unusable_until(reason, "correct merge_into, or remove it"));
+    }
+    if main.checked_branch_commit(target)?.is_some() {
+        return Ok(());
+    }
+    let reason = format!("cannot merge into `{target}`: there is no such branch");
+    let hint = match BranchName::of_ref(target.short()) {
+        Some(meant) if main.branch_commit(&meant)?.is_some() => format!("did you mean `{meant}`?"),
+        _ => format!("`git branch {target}`, or remove merge_into"),
+    };
+    Err(RepositoryError::unusable_until(reason, hint))
 }
 
 /// The file in the repository with the workspace of a team: its linked checkouts share all branches.
@@ -98,8 +119,8 @@ pub(super) fn unusable_name(new: &str, existing: &str) -> RepositoryError {
 
 /// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the person has it checked out: a commit
 /// there would undo the merge. `team_worktree` is the one of earlier versions, which the next launch takes over.
-pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<TeamBranchProblem> {
-    let name = format!("refs/heads/{target}");
+pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName, team_worktree: &Path) -> Option<TeamBranchProblem> {
+    let name = target.full();
     for Checkout { git_dir, place } in main.checkouts() {
         if is_being_rebased(&git_dir, &name) {
             return Some(TeamBranchProblem {
@@ -140,29 +161,36 @@ impl RepoPath {
     }
 
     /// The folder of a checkout that has this branch checked out.
-    pub(super) fn checkout_of(&self, branch: &str) -> Option<PathBuf> {
+    pub(super) fn checkout_of(&self, branch: &BranchName) -> Option<PathBuf> {
         self.checkouts().find(|checkout| is_on_branch(&checkout.git_dir, branch)).map(|checkout| checkout.place)
     }
 }
 
-fn is_on_branch(git_dir: &Path, branch: &str) -> bool {
-    files::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == format!("ref: refs/heads/{branch}"))
+fn is_on_branch(git_dir: &Path, branch: &BranchName) -> bool {
+    files::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == format!("ref: {}", branch.full()))
 }
 
 /// Refuses a launch if the person's branch cannot be merged into `target` now.
-pub(super) fn check_person_branch(main: &RepoPath, target: &str, branch: Option<&str>) -> Result<(), RepositoryError> {
+pub(super) fn check_person_branch(
+    main: &RepoPath,
+    target: &BranchName,
+    branch: Option<&BranchName>,
+) -> Result<(), RepositoryError> {
     if main.unfinished_operation() == Some("rebase") {
         let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
         return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
     }
-    let is_former = |branch: &&str| branch.starts_with(FORMER_CHECKOUT_BRANCHES);
+    let is_former = |branch: &&BranchName| branch.short().starts_with(FORMER_CHECKOUT_BRANCHES);
     if let Some(former) = branch.filter(is_former)
-        && let Some((_, own)) = former.split_once('/')
+        && let Some((_, own)) = former.short().split_once('/')
     {
         let reason = format!(
             "cannot merge your branch into {target}: your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}"
         );
-        let hint = format!("commit or stash your changes, then `git switch {own}` and `git merge {former}`");
+        let hint = format!(
+            "commit or stash your changes, then `git switch {own}` and `git merge {}`",
+            main.name_in_commands(former)?
+        );
         return Err(RepositoryError::unusable_until(reason, hint));
     }
     Ok(())
@@ -188,8 +216,7 @@ pub(super) struct TeamBranch {
     pub(super) team: String,
     /// The person's checkout.
     pub(super) main: RepoPath,
-    /// The name without `refs/heads/`.
-    pub(super) name: String,
+    pub(super) name: BranchName,
     pub(super) durability: Durability,
     /// Its last commit that this process knows. `None` before the launch.
     pub(super) last_commit: Mutex<Option<String>>,
@@ -206,19 +233,19 @@ enum PersonMerge {
 }
 
 impl TeamBranch {
-    pub(super) fn new(main: RepoPath, team: String, name: String, durability: Durability) -> Self {
+    pub(super) fn new(main: RepoPath, team: String, name: BranchName, durability: Durability) -> Self {
         Self { team, main, name, durability, last_commit: Mutex::default(), reported_problem: Mutex::default() }
     }
 
     pub(super) fn target_ref(&self) -> String {
-        format!("refs/heads/{}", self.name)
+        self.name.full()
     }
 
     /// Creates the team branch at the person's commit, unless it exists, and records the workspace of the team.
     pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
         files::replace(&workspace_file(&self.main, &self.team), &format!("{}\n", self.main.work_tree.display()))?;
         let target = self.target_ref();
-        if let Some(commit) = self.main.commit_of_ref(&target)? {
+        if let Some(commit) = self.main.checked_branch_commit(&self.name)? {
             *self.last_commit.lock() = Some(commit);
             return Ok(());
         }
@@ -231,10 +258,7 @@ impl TeamBranch {
 
     /// The commit of the branch that receives merges.
     pub(super) fn target_commit(&self) -> Result<String, RepositoryError> {
-        if let Some(commit) = self.main.branch_commit(&self.name)? {
-            return Ok(commit);
-        }
-        self.main.commit_of_ref(&self.target_ref())?.ok_or_else(|| {
+        self.main.branch_commit(&self.name)?.ok_or_else(|| {
             let target = &self.name;
             let last = self.last_commit.lock().as_deref().map(short_commit).unwrap_or_default().to_owned();
             let reason = format!("cannot merge into {target}: the branch does not exist any more");
@@ -245,7 +269,7 @@ impl TeamBranch {
     /// Replaces the error of a call that failed because the team branch does not exist any more.
     pub(super) fn with_cause(&self, error: RepositoryError) -> RepositoryError {
         let is_launched = self.last_commit.lock().is_some();
-        let cause = || match self.main.commit_of_ref(&self.target_ref()) {
+        let cause = || match self.main.checked_branch_commit(&self.name) {
             Ok(Some(_)) => None,
             Ok(None) => self.target_commit().err(),
             Err(cause) => Some(cause),
@@ -259,9 +283,9 @@ impl TeamBranch {
             return Ok(None);
         }
         let person_branch = self.main.checked_out_branch()?;
-        check_person_branch(&self.main, &self.name, person_branch.as_deref())?;
+        check_person_branch(&self.main, &self.name, person_branch.as_ref())?;
         let theirs = self.main.head()?;
-        let name = person_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
+        let name = person_branch.map_or_else(|| short_commit(&theirs).to_owned(), |branch| branch.to_string());
         match self.merge_of_person(&theirs, &name, short_commit(&theirs))? {
             PersonMerge::NotNeeded => Ok(None),
             PersonMerge::Merged(notice) => Ok(notice),
@@ -407,24 +431,22 @@ impl TeamBranch {
 pub(super) fn find_lost_merges(
     main: &RepoPath,
     team: &str,
-    target: &str,
+    target: &BranchName,
     merges: &[RecordedMerge],
 ) -> Result<Option<TeamBranchProblem>, RepositoryError> {
     let merges: Vec<&RecordedMerge> = merges.iter().filter(|merge| is_commit(&merge.commit)).collect();
     if merges.is_empty() {
         return Ok(None);
     }
-    let target_ref = format!("refs/heads/{target}");
-    let names = [target_ref.as_str()].into_iter().chain(merges.iter().map(|merge| merge.commit.as_str()));
-    let input: String = names.map(|name| format!("{name}\n")).collect();
+    let input: String = merges.iter().map(|merge| format!("{}\n", merge.commit)).collect();
     let types = main.git(["cat-file", "--batch-check=%(objecttype)"]).input(input).ok()?.line();
-    let mut exists = types.lines().map(|object_type| object_type == "commit");
-    let has_target = exists.next().unwrap_or(false);
+    let exists = types.lines().map(|object_type| object_type == "commit");
     let (present, gone): (Vec<_>, Vec<_>) = merges.into_iter().zip(exists).partition(|(_, exists)| *exists);
     let mut input: String = present.iter().map(|(merge, _)| format!("{}\n", merge.commit)).collect();
     input.push_str("^HEAD\n");
-    if has_target {
-        input.push_str(&format!("^{target_ref}\n"));
+    let tip = main.checked_branch_commit(target)?;
+    if let Some(tip) = &tip {
+        input.push_str(&format!("^{tip}\n"));
     }
     let beyond = main.git(["rev-list", "--stdin"]).input(input).ok()?.line();
     let beyond: HashSet<&str> = beyond.lines().collect();
@@ -441,12 +463,12 @@ pub(super) fn find_lost_merges(
         let tips = main.git(["merge-base", "--independent"].into_iter().chain(commits)).ok()?.line();
         let tips: Vec<&str> = tips.lines().map(short_commit).collect();
         let first = tips.first().copied().unwrap_or_default();
-        let command = if !has_target {
-            format!("`git branch {target} {first}` adds them")
-        } else if tips.len() == 1 && main.is_ancestor(&target_ref, first)? {
-            format!("`git branch -f {target} {first}` adds them")
-        } else {
-            format!("`git -C {} merge {}` and the next launch add them", team_folder(team), tips.join(" "))
+        let command = match &tip {
+            None => format!("`git branch {target} {first}` adds them"),
+            Some(tip) if tips.len() == 1 && main.is_ancestor(tip, first)? => {
+                format!("`git branch -f {target} {first}` adds them")
+            }
+            Some(_) => format!("`git -C {} merge {}` and the next launch add them", team_folder(team), tips.join(" ")),
         };
         hints.push(format!("{command}, unless you took them over as other commits"));
     }

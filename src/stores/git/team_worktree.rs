@@ -116,8 +116,9 @@ impl TeamBranch {
         files::write(&marker, commit)?;
         let started_at = Instant::now();
         let output = loop {
+            // `-C` takes nothing but the name of a branch.
             let options = ["-c", CHECKOUT_WORKERS, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore", "-C"];
-            let output = at.git(options.iter().chain(&[self.name.as_str(), commit])).run()?;
+            let output = at.git(options.iter().chain(&[self.name.short(), commit])).run()?;
             // For example, an editor that runs `git status` holds it for an instant.
             let is_locked = output.code != 0 && output.err.contains("index.lock'");
             if !is_locked || started_at.elapsed() > INDEX_WAIT {

@@ -16,6 +16,7 @@ use super::git_folder::Head;
 use super::index_flags::clear_skip_worktree;
 use super::places::Found;
 use super::setup::SETUP_FILE;
+use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::{REPORT_TRAILER, REVIEW_TRAILER};
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::WorktreeName;
@@ -39,7 +40,7 @@ pub(super) struct BranchTips {
     /// A verified merge that the board does not record yet, if the target branch has it.
     merged: Option<String>,
     /// A branch whose name begins with the task branch's and `/`: git cannot hold both.
-    below: Option<String>,
+    below: Option<BranchName>,
 }
 
 /// The preparations of task worktrees that run or failed in this process.
@@ -141,11 +142,12 @@ impl RepositoryInner {
     }
 
     pub(super) fn tips(&self, worktree: &Worktree) -> Result<BranchTips, RepositoryError> {
-        let (own, target) = (format!("refs/heads/{}", worktree.branch), self.branch.target_ref());
+        let (own, target) = (worktree.branch.full(), self.branch.target_ref());
         let merged = self.merged_ref(&worktree.assignment);
         let mut refs: HashMap<String, String> = self.main.refs(&[&own, &target, &merged])?.into_iter().collect();
         let target = refs.remove(&target).map_or_else(|| self.branch.target_commit(), Ok)?;
-        let below = refs.keys().find(|name| name.starts_with(&format!("{own}/"))).cloned();
+        let below = refs.keys().find(|name| name.starts_with(&format!("{own}/")));
+        let below = below.and_then(|name| BranchName::of_ref(name));
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged), below })
     }
 
@@ -158,7 +160,6 @@ impl RepositoryInner {
     ) -> Result<Option<(RepoPath, bool)>, RepositoryError> {
         let name = &worktree.name;
         if let Some(below) = &tips.below {
-            let below = below.trim_start_matches("refs/heads/");
             warnings.push(format!("{name} is not used: there is a branch {below}"));
             return Ok(None);
         }
@@ -242,7 +243,7 @@ impl RepositoryInner {
         }
         // Without a state file the branch identifies the task.
         let branch = at.checked_out_branch()?;
-        if branch.as_deref() == Some(&worktree.branch) {
+        if branch.as_ref() == Some(&worktree.branch) {
             return Ok(Found::Place(at));
         }
         let branch = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));

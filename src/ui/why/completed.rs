@@ -53,7 +53,7 @@ pub(super) fn completion_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<
 
 /// The folder and the branch of a task's worktree.
 pub fn worktree_location(folder: &str) -> String {
-    let branch = WorktreeName::of_folder(folder).map(|name| format!(", on branch {}", one_line(&name.branch())));
+    let branch = WorktreeName::of_folder(folder).map(|name| format!(", on branch {}", one_line(name.branch().short())));
     format!("{}{}", one_line(folder), branch.unwrap_or_default())
 }
 
