@@ -2,19 +2,25 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde_json::Value;
+
 use super::external;
 use crate::domain::evidence::AttemptActivity;
 use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
+use crate::domain::reading_commands::only_reads;
 use crate::domain::task::Task;
 use crate::domain::team_spec::Memory;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::tools::table;
 
-/// Returns true for a tool that changes files or runs commands: one of Brigade's, or of an external agent.
-fn is_work_tool(tool: &str) -> bool {
-    let kind = external::tool_kind(tool).unwrap_or_else(|| table::kind_of(tool));
-    matches!(kind, ToolKind::Edit | ToolKind::Command)
+/// Returns true for a call that changes a file or runs a command that does not only read: one of Brigade's, or of an external agent.
+fn is_work(tool: &str, input: &Value) -> bool {
+    match external::tool_kind(tool).unwrap_or_else(|| table::kind_of(tool)) {
+        ToolKind::Edit => true,
+        ToolKind::Command => !input["command"].as_str().is_some_and(only_reads),
+        _ => false,
+    }
 }
 
 /// The content of a member's context. A compaction does not change it, because the summary is about the same.
@@ -22,7 +28,7 @@ fn is_work_tool(tool: &str) -> bool {
 pub struct ContextContent {
     /// The attempts with messages in the context, and what the agent did in them.
     attempts: HashMap<ClaimRef, AttemptActivity>,
-    /// The calls of tools that change files or run commands, without a result.
+    /// The calls that change files or run commands, without a result.
     work_calls: HashSet<String>,
     /// The mail since the model's last answer.
     unanswered_mail: Vec<MessageRecord>,
@@ -51,9 +57,9 @@ impl ContextContent {
             let activity = self.attempts.entry(ClaimRef { task, attempt }).or_default();
             for block in &message.content {
                 match block {
-                    Block::ToolUse { id, name, .. } => {
+                    Block::ToolUse { id, name, input, .. } => {
                         activity.has_called_tool = true;
-                        if is_work_tool(name) {
+                        if is_work(name, input) {
                             self.work_calls.insert(id.clone());
                         }
                     }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct AttemptActivity {
     /// True after a tool call.
     pub has_called_tool: bool,
-    /// True after it changed a file or ran a command.
+    /// True after it changed a file or ran a command that does not only read.
     pub has_worked: bool,
 }
 
@@ -18,7 +18,7 @@ pub enum Evidence {
     Approved,
     /// The task has a verify command, and the agent called a tool. The command decides.
     Verify,
-    /// The task has no verify command, and the agent changed a file or ran a command.
+    /// The task has no verify command, and the agent changed a file or ran a command that does not only read.
     Work,
     /// There is none.
     None,

@@ -38,6 +38,7 @@ pub mod plan;
 pub mod plan_update;
 pub mod prompt;
 pub mod prompt_cut;
+pub mod reading_commands;
 pub mod records;
 pub mod replay;
 pub mod request_error;

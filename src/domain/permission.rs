@@ -11,6 +11,7 @@
 
 use super::path_pattern;
 use super::pattern::{begins_with_words, matches_pattern};
+use super::reading_commands::only_reads;
 use super::shell_commands::{CommandParts, TooLong};
 use super::words::words;
 
@@ -74,6 +75,11 @@ impl PermissionCall {
     /// Returns true if the call changes a file, and its path is outside of the member's folder. Links are not followed.
     pub fn changes_file_outside(&self) -> bool {
         self.kind == ToolKind::Edit && path_pattern::is_outside(&self.subject)
+    }
+
+    /// Returns true if the call can change something. A command that only reads cannot.
+    pub fn is_work(&self) -> bool {
+        self.kind.changes_something() && !(self.kind == ToolKind::Command && only_reads(&self.subject))
     }
 
     /// Returns true if the call shows the paths or the contents of many files.

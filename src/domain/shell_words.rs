@@ -82,6 +82,8 @@ pub struct ShellText {
     pub documents: Vec<String>,
     /// The text has more than words, quotes and expansions.
     pub has_operator: bool,
+    /// A redirection writes to a file other than `/dev/null`.
+    pub writes_file: bool,
     /// The text has a form in which shells differ, or one that is not closed. Words can be missing.
     pub is_unclear: bool,
     has_stream: bool,
@@ -249,6 +251,9 @@ impl<'a> Reader<'a> {
             return self.read_substitution();
         }
         let target = self.read_word();
+        let is_descriptor =
+            operator == ">&" && target.written.trim_end_matches('-').bytes().all(|byte| byte.is_ascii_digit());
+        self.found.writes_file |= operator.contains('>') && !is_descriptor && target.written != "/dev/null";
         match operator {
             "<<<" => self.found.documents.push(target.written),
             "<<" | "<<-" => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::command_hints;
 use super::prelude::*;
+use crate::domain::reading_commands::only_reads;
 use crate::domain::shell_blocks::headline;
 
 /// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools.
@@ -25,7 +26,9 @@ impl TypedTool for Bash {
         check_not_empty("command", &self.command)?;
         let timeout = timeout(self.timeout, context)?;
         let outcome = command_hints::run(&self.command, timeout.into(), context).await?;
-        context.record_work();
+        if !only_reads(&self.command) {
+            context.record_work();
+        }
         if !outcome.is_success() {
             return Err(ToolError::CommandFailed(outcome));
         }

@@ -32,7 +32,9 @@ impl TypedTool for EditFile {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let output = FileAccess::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
-        context.record_work();
+        if output.effect != ToolEffect::FileUnchanged {
+            context.record_work();
+        }
         Ok(output)
     }
 }

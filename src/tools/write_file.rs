@@ -41,7 +41,9 @@ impl TypedTool for WriteFile {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let output = FileAccess::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
-        context.record_work();
+        if output.effect != ToolEffect::FileUnchanged {
+            context.record_work();
+        }
         Ok(output)
     }
 }

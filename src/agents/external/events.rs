@@ -250,8 +250,9 @@ impl Turn<'_> {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
             let call = running.connection.protocol.permission_call(&tool, input, "");
-            let is_work = call.is_ok_and(|call| call.kind.changes_something());
-            running.tools.insert(call_id, RunningTool { name: tool, is_work, started: Instant::now() });
+            let is_command = call.as_ref().is_ok_and(|call| call.kind == ToolKind::Command);
+            let is_work = call.is_ok_and(|call| call.is_work());
+            running.tools.insert(call_id, RunningTool { name: tool, is_work, is_command, started: Instant::now() });
         }
         self.respond(&request_id, ControlResponse::AllowTool).await;
         None
@@ -260,8 +261,11 @@ impl Turn<'_> {
     /// Records the end of a tool. The first one of a model request ends the turn.
     async fn end_tool(&mut self, request_id: ControlRequestId, call_id: String, failure: Option<String>) -> TurnEnd {
         if let Some(tool) = self.running.tools.remove(&call_id) {
-            let is_work = failure.is_none() && tool.is_work;
-            if is_work && let Some(claim) = self.running.scope.claim {
+            let has_run = failure.is_none() || tool.is_command;
+            if tool.is_work
+                && has_run
+                && let Some(claim) = self.running.scope.claim
+            {
                 self.host.context.caller.attempt_log.record_work(claim);
             }
             self.host.record_tool_end(tool.name, call_id, elapsed_ms(tool.started), failure.as_deref());

@@ -24,8 +24,10 @@ pub(super) struct ProcessScope {
 /// A tool that the agent runs.
 pub(super) struct RunningTool {
     pub name: String,
-    /// True if it may change files.
+    /// True if it can change something.
     pub is_work: bool,
+    /// True if it runs a command. A failed command can have changed something too.
+    pub is_command: bool,
     pub started: Instant,
 }
 
