@@ -1,6 +1,7 @@
-//! Notices an agent that repeats itself: turn after turn, it makes the same calls and gets the same results.
+//! Notices an agent that repeats itself: its turns make the same calls and get the same results, one by one or in a loop of several
+//! turns.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -11,25 +12,24 @@ use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
 use crate::tools::table;
 
-/// The same turns in a row after which an agent counts as one that repeats itself. One turn is enough in three cases. After a change, it
-/// only makes calls of the turn before it again. It makes only changes of the turn before it again. Or, after a change, its own changes
-/// leave the files as they are.
-const SAME_TURNS_MAX: u32 = 3;
-/// The same for turns whose commands end at once. Such a command can be a poll, but an agent that polls waits in between.
-const SAME_COMMANDS_MAX: u32 = 6;
+/// The longest loop that is found, in turns.
+const PERIOD_MAX: usize = 6;
+/// The number of equal loops in a row after which an agent counts as one that repeats itself. One turn is a loop too.
+const LOOPS_MAX: usize = 3;
+/// The same for single turns whose commands end at once. Such a command can be a poll, but an agent that polls waits in between.
+const SAME_COMMANDS_MAX: usize = 6;
+/// The number of turns that are compared.
+const TURNS_MAX: usize = PERIOD_MAX * LOOPS_MAX;
 /// A turn that takes this long may wait for something.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// Compares each turn with the one before it, in the same attempt.
+/// Compares each turn with those before it, in the same attempt.
 #[derive(Debug, Default)]
 pub(super) struct Repetition {
     /// The claim of the last turn.
     claim: Option<ClaimRef>,
-    /// The calls of the last turn.
-    last_calls: HashSet<u64>,
-    /// The changes of files in the last turn.
-    last_edits: HashSet<u64>,
-    same_turns: u32,
+    /// The last turns, the newest last.
+    turns: VecDeque<TurnDigest>,
     has_changed_file: bool,
     is_found: bool,
 }
@@ -64,6 +64,8 @@ pub(super) struct TurnDigest {
     has_other_calls: bool,
     /// True if a call can reach something outside of the files and the board, as a command can.
     reaches_outside: bool,
+    /// True if it took so long that it may have waited for something outside.
+    has_waited: bool,
 }
 
 impl TurnDigest {
@@ -78,6 +80,7 @@ impl TurnDigest {
             has_unchanged_file: false,
             has_other_calls: false,
             reaches_outside: false,
+            has_waited: false,
         }
     }
 
@@ -97,34 +100,57 @@ impl TurnDigest {
         self.reaches_outside |= !matches!(kind, ToolKind::Board | ToolKind::Read | ToolKind::Edit);
     }
 
-    /// The same turns in a row after which the agent repeats itself. A turn that waited for something outside of the files and the board
-    /// can be a poll, and has no limit.
-    fn same_turns_max(&self) -> u32 {
-        match (self.reaches_outside, self.started.elapsed() >= WAIT_MIN) {
-            (false, _) => SAME_TURNS_MAX,
-            (true, false) if self.claim.is_some() => SAME_COMMANDS_MAX,
-            (true, false) => SAME_TURNS_MAX,
-            (true, true) => u32::MAX,
-        }
+    /// Ends the turn. From now on it is known if the turn waited.
+    fn end(&mut self) {
+        self.has_waited = self.reaches_outside && self.started.elapsed() >= WAIT_MIN;
+    }
+
+    /// Returns true if the turn only makes changes of the turn before it again, or makes changes that leave the files as they are.
+    fn changes_nothing(&self, last: Option<&Self>, has_changed_file: bool) -> bool {
+        let makes_last_edits = !self.edits.is_empty() && last.is_some_and(|last| self.edits.is_subset(&last.edits));
+        let leaves_files = self.has_unchanged_file && !self.has_changed_file && has_changed_file;
+        !self.has_other_calls && (makes_last_edits || leaves_files)
+    }
+
+    /// Returns true if the turn makes a call that the turn before it did not make, or one that reaches outside.
+    fn has_news(&self, last: Option<&Self>) -> bool {
+        self.reaches_outside || !last.is_some_and(|last| self.calls.is_subset(&last.calls))
     }
 }
 
 impl Repetition {
-    /// Counts a turn with calls.
-    pub fn count_turn(&mut self, turn: TurnDigest) {
+    /// Counts a turn with calls. Three findings count as a repetition:
+    ///
+    /// - the same loop of turns several times in a row;
+    /// - after a change of a file, a turn that only makes calls of the turn before it again;
+    /// - a turn whose changes are only those of the turn before it, or leave the files as they are after a change.
+    pub fn count_turn(&mut self, mut turn: TurnDigest) {
         if self.claim != turn.claim {
             *self = Self { claim: turn.claim, ..Self::default() };
         }
-        self.same_turns = if self.last_calls == turn.calls { self.same_turns + 1 } else { 1 };
-        let makes_last_edits = !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
-        let leaves_files = turn.has_unchanged_file && !turn.has_changed_file && self.has_changed_file;
-        let changes_nothing = !turn.has_other_calls && (makes_last_edits || leaves_files);
-        let has_news = turn.reaches_outside || !turn.calls.is_subset(&self.last_calls);
+        turn.end();
+        let last = self.turns.back();
         let has_worked = turn.claim.is_some() && self.has_changed_file;
-        self.is_found = changes_nothing || (has_worked && !has_news) || self.same_turns >= turn.same_turns_max();
+        let is_idle = turn.changes_nothing(last, self.has_changed_file) || (has_worked && !turn.has_news(last));
         self.has_changed_file |= turn.has_changed_file;
-        self.last_calls = turn.calls;
-        self.last_edits = turn.edits;
+        self.turns.push_back(turn);
+        if self.turns.len() > TURNS_MAX {
+            self.turns.pop_front();
+        }
+        self.is_found = is_idle || (1..=PERIOD_MAX).any(|period| self.has_loop(period));
+    }
+
+    /// Returns true if the last turns are a loop of this many turns, often enough. A turn that waited for something outside of the files
+    /// and the board can be a poll, so a loop with one has no limit.
+    fn has_loop(&self, period: usize) -> bool {
+        let newest = || self.turns.iter().rev();
+        if newest().take(period).any(|turn| turn.has_waited) {
+            return false;
+        }
+        let may_poll = period == 1 && self.claim.is_some() && newest().take(1).any(|turn| turn.reaches_outside);
+        let loops_max = if may_poll { SAME_COMMANDS_MAX } else { LOOPS_MAX };
+        let same_turns = newest().zip(newest().skip(period)).take_while(|(turn, before)| turn.calls == before.calls);
+        same_turns.count() >= period * (loops_max - 1)
     }
 
     /// Returns true if the last turn shows that the agent repeats itself, and then begins to count again.
@@ -145,6 +171,8 @@ pub(super) fn hash_of(value: impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::domain::task::TaskId;
 
@@ -246,6 +274,58 @@ mod tests {
         let mut repetition = Repetition::default();
         assert!(!is_repetition(&mut repetition, turn_of(&["read_file"], "a")));
         assert!(!is_repetition(&mut repetition, turn_of(&["read_file"], "a")), "nothing was changed");
+    }
+
+    /// One file, changed back and forth.
+    #[test]
+    fn edits_back_and_forth_are_repetition() {
+        let mut repetition = Repetition::default();
+        let edits = ["a to b", "b to a"].into_iter().cycle().map(|edit| {
+            let mut turn = TurnDigest::start(CLAIM);
+            turn.add("edit_file", &Value::from(edit), "changed", CallEnd::Done);
+            turn
+        });
+        let found: Vec<bool> = edits.take(6).map(|turn| is_repetition(&mut repetition, turn)).collect();
+        assert_eq!(found, [false, false, false, false, false, true]);
+    }
+
+    fn read(call: usize) -> TurnDigest {
+        let mut turn = TurnDigest::start(CLAIM);
+        turn.add("read_file", &Value::from(call), "text", CallEnd::Done);
+        turn
+    }
+
+    proptest! {
+        /// A loop is found when it ends for the third time, or earlier if a shorter loop is in it.
+        #[test]
+        fn any_loop_is_found_at_its_third_end(before in prop::collection::vec(10_usize..20, 0..9), turns in prop::collection::vec(0_usize..4, 1..=PERIOD_MAX)) {
+            let mut repetition = Repetition::default();
+            let looped = turns.iter().cycle().take(turns.len() * LOOPS_MAX);
+            let found = before.iter().chain(looped).any(|call| is_repetition(&mut repetition, read(*call)));
+            prop_assert!(found);
+        }
+
+        /// Neither different turns nor two equal loops in a row are a repetition.
+        #[test]
+        fn fewer_loops_are_no_repetition(len in 1..=PERIOD_MAX, different in 0_usize..40) {
+            let mut repetition = Repetition::default();
+            let calls = (0..len).chain(0..len).chain(len..len + different);
+            for call in calls {
+                prop_assert!(!is_repetition(&mut repetition, read(call)));
+            }
+        }
+    }
+
+    /// An agent that looks at two things and waits in between polls.
+    #[tokio::test(start_paused = true)]
+    async fn loop_that_may_wait_is_no_repetition() {
+        let mut repetition = Repetition::default();
+        for _ in 0..9 {
+            assert!(!is_repetition(&mut repetition, read(1)));
+            let slow = turn(CLAIM, "bash", "not yet");
+            tokio::time::sleep(WAIT_MIN).await;
+            assert!(!is_repetition(&mut repetition, slow));
+        }
     }
 
     #[tokio::test(start_paused = true)]
