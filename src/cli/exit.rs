@@ -10,7 +10,7 @@ use crate::domain::run_verdict::RunVerdict;
 pub enum Exit {
     /// The command succeeded.
     Done = 0,
-    /// Tasks failed or stay blocked, the goal is not met, or the request was refused.
+    /// Tasks failed, stay blocked or were completed without evidence, the goal is not met, or the request was refused.
     Unfinished = 1,
     /// The command line or the config is invalid.
     Usage = 2,
@@ -41,7 +41,7 @@ impl Exit {
         match self {
             Self::Done => "done",
             Self::Unfinished => {
-                "the command was refused, tasks failed or are left, `done_when` failed, or the lead asks you"
+                "the command was refused, tasks failed, are left or are `unverified`, `done_when` failed, or the lead asks you"
             }
             Self::Usage => "usage or config error, also a wrong server, key or model",
             Self::BudgetSpent => {
@@ -67,6 +67,7 @@ impl From<RunVerdict> for Exit {
         match verdict {
             RunVerdict::Done => Self::Done,
             RunVerdict::TasksUnfinished
+            | RunVerdict::WorkUnverified
             | RunVerdict::GoalNotMet
             | RunVerdict::GoalIgnored
             | RunVerdict::QuestionOpen

@@ -49,6 +49,8 @@ pub struct RunFacts<'a> {
     pub task_counts: TaskCounts,
     /// The number of tasks completed in this run.
     pub completed_now: usize,
+    /// The number of tasks that the team's own agents completed in this run without a report and without a verify command.
+    pub unverified_now: usize,
     /// An error of the team itself, not of its tasks.
     pub error: Option<&'a str>,
     /// The last check of the goal.
@@ -64,6 +66,8 @@ pub enum RunVerdict {
     Done,
     /// Tasks failed, are blocked or are pending.
     TasksUnfinished,
+    /// All tasks are completed, but no one reported or verified the work of some.
+    WorkUnverified,
     /// The check of the goal failed.
     GoalNotMet,
     /// The lead neither planned the goal nor answered it in words.
@@ -142,6 +146,8 @@ impl<'a> RunFacts<'a> {
             RunVerdict::QuestionOpen
         } else if counts.failed + counts.blocked + counts.pending > 0 {
             RunVerdict::TasksUnfinished
+        } else if self.unverified_now > 0 {
+            RunVerdict::WorkUnverified
         } else {
             RunVerdict::Done
         }
@@ -200,6 +206,12 @@ mod tests {
             (RunFacts { goal: Some(&missed), task_counts, ..none }, RunVerdict::GoalNotMet, RunVerdict::GoalNotMet),
             (
                 RunFacts { goal: Some(&passed), task_counts, ..none },
+                RunVerdict::TasksUnfinished,
+                RunVerdict::TasksUnfinished,
+            ),
+            (RunFacts { unverified_now: 1, ..none }, RunVerdict::WorkUnverified, RunVerdict::WorkUnverified),
+            (
+                RunFacts { unverified_now: 1, task_counts, ..none },
                 RunVerdict::TasksUnfinished,
                 RunVerdict::TasksUnfinished,
             ),

@@ -37,6 +37,10 @@ pub struct Summary {
     last: UnixMs,
     times: BTreeMap<TaskId, TaskTime>,
     completed: BTreeSet<TaskId>,
+    /// The members that this run started.
+    members: BTreeSet<String>,
+    /// The attempts that completed a task without a report and without a verify command, by these members.
+    unverified: BTreeMap<TaskId, u32>,
     stopped: Option<String>,
     goal: Option<GoalCheck>,
     /// The members, to explain unfinished tasks.
@@ -59,8 +63,15 @@ impl Summary {
             EventKind::TaskClaimed { task, .. } => {
                 self.times.entry(*task).or_default().since = Some(event.at);
             }
-            EventKind::TaskCompleted { task, .. } => {
+            EventKind::TeamStarted { members, .. } => self.members.extend(members.iter().cloned()),
+            EventKind::TeammateSpawned { teammate, .. } => {
+                self.members.insert(teammate.clone());
+            }
+            EventKind::TaskCompleted { task, attempt, teammate, unverified, .. } => {
                 self.completed.insert(*task);
+                if *unverified && self.members.contains(teammate) {
+                    self.unverified.insert(*task, *attempt);
+                }
                 self.end_claim(*task, event.at);
             }
             EventKind::TaskFailed { task, .. }
@@ -97,6 +108,7 @@ impl Summary {
             team: team.to_owned(),
             task_counts,
             completed_now: self.completed.len(),
+            unverified_now: self.unverified.iter().filter(|(id, attempt)| is_unverified(**id, **attempt, view)).count(),
             ms: millis(self.first.map_or(Duration::ZERO, |first| self.last.since(first))),
             usage: RunUsage::default(),
             reason: self.stopped.clone(),
@@ -139,6 +151,15 @@ impl Summary {
             nothing_ran: completed.is_some_and(TaskResult::nothing_ran),
         }
     }
+}
+
+/// Returns true if this attempt completed the task, and neither a report, a review nor a verify command shows its work now. A completion by
+/// another than its holder is that person's or program's word.
+fn is_unverified(id: TaskId, attempt: u32, view: &BoardView) -> bool {
+    let Some(task) = view.tasks.get(&id) else { return false };
+    let is_unchecked =
+        |result: &TaskResult| result.unverified && result.ended_by.is_none() && result.reviewed_by.is_none();
+    task.attempt == attempt && task.completion().is_some_and(is_unchecked)
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -221,6 +242,35 @@ mod tests {
         tasks[2].blocked_by = vec![TaskId(2)];
         tasks[4].status = TaskStatus::Completed;
         BoardView { tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(), ..BoardView::default() }
+    }
+
+    #[test]
+    fn only_unchecked_work_of_own_agents_counts() {
+        let unverified = || TaskResult { unverified: true, ..TaskResult::new("done", "") };
+        let counted = |teammate: &str, attempt: u32, result: TaskResult| {
+            let mut summary = Summary::default();
+            let completed = EventKind::TaskCompleted {
+                task: TaskId(1),
+                attempt,
+                teammate: teammate.into(),
+                evidence: String::new(),
+                unverified: true,
+                nothing_ran: false,
+            };
+            let started = EventKind::TeamStarted { team: "t".into(), members: vec!["alice".into()] };
+            [started, completed].into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
+            let mut view = board();
+            let task = Task { result: Some(result), ..Task::clone(&view.tasks[&TaskId(1)]) };
+            view.tasks.insert(task.id, Arc::new(task));
+            summary.outcome("t", &view).unverified_now
+        };
+        assert_eq!(counted("alice", 2, unverified()), 1);
+        assert_eq!(counted("outsider", 2, unverified()), 0, "the word of another program");
+        assert_eq!(counted("alice", 1, unverified()), 0, "completed again since");
+        let by_person = TaskResult { ended_by: Some("human".into()), ..unverified() };
+        assert_eq!(counted("alice", 2, by_person), 0);
+        assert_eq!(counted("alice", 2, TaskResult { reviewed_by: Some("bob".into()), ..unverified() }), 0);
+        assert_eq!(counted("alice", 2, TaskResult::new("done", "")), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const PRELUDES: &[(&str, &str)] = &[
     (
         "model",
         r#"cat > answers.json <<'END_OF_FILE'
-{"goal": [{"call": [{"tool": "task_create", "input": {"subject": "List the files", "description": ""}}]}, {"say": "Planned."}],
+{"goal": [{"call": [{"tool": "task_create", "input": {"subject": "List the files", "description": "", "verify": "test -s files.txt"}}]}, {"say": "Planned."}],
  "task": [{"call": [{"tool": "bash", "input": {"command": "ls > files.txt"}}]}, {"say": "Done."}],
  "mail": [{"say": "I will."}], "report": [{"say": "It is written."}]}
 END_OF_FILE

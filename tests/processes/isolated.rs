@@ -279,7 +279,7 @@ fn merge_found_after_kill_keeps_unverified() {
         );
         assert!(run_and_kill(&workspace, IS_MERGED));
         let run = workspace.run(&["run", "crew"]);
-        assert_eq!(run.code, Some(0), "{run:?}");
+        assert_eq!(run.code, Some(i32::from(is_unverified)), "{run:?}");
         let result = &workspace.task(1)["result"];
         assert_eq!(result["unverified"].as_bool().unwrap_or(false), is_unverified, "{result}");
         assert!(result["evidence"].as_str().unwrap().contains("ended before it could report"), "{result}");

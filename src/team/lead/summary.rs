@@ -45,13 +45,15 @@ pub(super) fn failures(view: &BoardView) -> String {
 /// Returns the number of tasks in each status, and the failed tasks.
 pub(super) fn task_counts_sentence(view: &BoardView, counts: TaskCounts) -> String {
     let mut parts = vec![format!("{} completed", counts.completed)];
-    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
-    let mut ids: Vec<String> = failed.take(NAMED_MAX + 1).map(|task| task.id.to_string()).collect();
-    if ids.len() > NAMED_MAX {
-        ids[NAMED_MAX] = "…".to_owned();
+    let is_unverified = |task: &&Arc<Task>| task.completion().is_some_and(|result| result.unverified);
+    let unverified = view.tasks.values().filter(is_unverified).count();
+    if unverified > 0 {
+        let ids = ids_of(view.tasks.values().filter(is_unverified));
+        parts.push(format!("{unverified} of them unverified ({ids})"));
     }
+    let ids = ids_of(view.tasks.values().filter(|task| task.status == TaskStatus::Failed));
     for (count, word) in [
-        (counts.failed, format!("failed ({})", ids.join(", "))),
+        (counts.failed, format!("failed ({ids})")),
         (counts.blocked, "blocked".to_owned()),
         (counts.pending, "pending".to_owned()),
         (counts.in_progress, "in progress".to_owned()),
@@ -61,6 +63,15 @@ pub(super) fn task_counts_sentence(view: &BoardView, counts: TaskCounts) -> Stri
         }
     }
     parts.join(", ")
+}
+
+/// Returns the ids of the first tasks.
+fn ids_of<'a>(tasks: impl Iterator<Item = &'a Arc<Task>>) -> String {
+    let mut ids: Vec<String> = tasks.take(NAMED_MAX + 1).map(|task| task.id.to_string()).collect();
+    if ids.len() > NAMED_MAX {
+        ids[NAMED_MAX] = "…".to_owned();
+    }
+    ids.join(", ")
 }
 
 /// Returns the members that cannot work, grouped by reason: `alice, bob: the disk is full; carol: it was asked to stop`.

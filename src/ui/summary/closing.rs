@@ -121,6 +121,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     }
     sentences.extend(unfinished_sentences(outcome, columns));
     sentences.extend(caveat_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
+    sentences.extend(unverified_sentence(outcome).map(|sentence| (WARN, sentence)));
     sentences.extend(passed_check);
     sentences.extend(outcome.pending.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if outcome.task_counts.total() > 0 {
@@ -141,12 +142,27 @@ fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -
             WARN,
             format!("The board has no tasks. Give the team a plan, or a goal if its lead has a model ({usage})."),
         ),
-        RunAchievement::AllTasks if total == 1 => (GOOD, format!("The task is done ({usage}).")),
-        RunAchievement::AllTasks => (GOOD, format!("All {tasks} done, {now} in this run ({usage}).")),
+        RunAchievement::AllTasks => {
+            let style = if outcome.unverified_now > 0 { WARN } else { GOOD };
+            match total {
+                1 => (style, format!("The task is done ({usage}).")),
+                _ => (style, format!("All {tasks} done, {now} in this run ({usage}).")),
+            }
+        }
         RunAchievement::SomeTasks => {
             (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", outcome.task_counts.completed))
         }
     }
+}
+
+/// Returns a sentence that explains the exit code of a run with unverified work of its own agents.
+fn unverified_sentence(outcome: &RunOutcome) -> Option<String> {
+    let id = outcome.tasks.iter().find(|task| task.unverified)?.id.0;
+    (outcome.unverified_now > 0).then(|| {
+        format!(
+            "No report and no verify command shows this work, so the exit code is 1. `brigade tasks show {id}` shows the result, `brigade tasks reopen {id}` has it done again. A `verify` command lets Brigade decide."
+        )
+    })
 }
 
 /// Returns a sentence with the next command for the tasks of each unfinished status, and the reasons of failed tasks.

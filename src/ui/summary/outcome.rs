@@ -76,6 +76,10 @@ pub struct TaskOutcome {
     pub(super) note_and_evidence: String,
 }
 
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 /// The tokens of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct RunUsage {
@@ -98,6 +102,9 @@ pub struct RunOutcome {
     pub task_counts: TaskCounts,
     /// Tasks completed in this run.
     pub completed_now: usize,
+    /// Of these, the tasks that the team's own agents completed without a report and without a verify command.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unverified_now: usize,
     /// The duration of the run in milliseconds.
     pub ms: u64,
     #[serde(flatten)]
@@ -135,6 +142,7 @@ impl RunOutcome {
         RunFacts {
             task_counts: self.task_counts,
             completed_now: self.completed_now,
+            unverified_now: self.unverified_now,
             error: self.error.as_deref(),
             goal: self.goal.as_ref(),
             unplanned: self.unplanned.as_ref(),
