@@ -5,8 +5,10 @@ use super::{AgentError, TurnOutcome};
 use crate::domain::approval::ReviewSubject;
 use crate::domain::event::VERIFY_STEP;
 use crate::domain::evidence::Evidence;
+use crate::domain::last_words::with_last_words;
 use crate::domain::member_place::ReadOnly;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::task::TaskStatus;
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{StoreError, StoreResult};
 use crate::service::approvals;
@@ -48,9 +50,30 @@ impl AgentHost {
         self.turn_control.claim().is_some_and(|claim| self.context.caller.attempt_log.awaits_answer(claim, now))
     }
 
-    /// Returns the reason why the completion gate last refused this attempt.
-    pub(crate) fn refusal(&self, claim: ClaimRef) -> Option<String> {
-        self.context.caller.attempt_log.refusal(claim)
+    /// Returns the reason of the failure of an attempt without a report: its question without an answer, or `cause` with the agent's last
+    /// words. Then follows the reason why the completion gate refused the attempt.
+    pub(crate) fn failure_without_report(&self, claim: ClaimRef, cause: &str, has_ended: bool) -> String {
+        let log = &self.context.caller.attempt_log;
+        let reason = match log.unanswered_question(claim) {
+            Some(question) if has_ended => question.reason(self.name()),
+            _ => with_last_words(cause, &log.last_words(claim)),
+        };
+        let refusal = log.refusal(claim).map(|refusal| format!("; {refusal}"));
+        sanitized_text(&(reason + &refusal.unwrap_or_default()), SUMMARY_BYTES_MAX)
+    }
+
+    /// Sends the person the agent's question without an answer, if the task of this attempt has failed and is not tried again.
+    pub(crate) async fn forward_question(&self, claim: ClaimRef) {
+        let question = self.context.caller.attempt_log.unanswered_question(claim);
+        let Some(question) = question.filter(|question| !question.is_with_person()) else { return };
+        let Ok(task) = self.services.stores.board.get(claim.task).await else { return };
+        if task.status != TaskStatus::Failed || task.last_failed_attempt() != claim.attempt {
+            return;
+        }
+        let text = sanitized_text(&format!("{} failed: {}", task.id, question.reason("I")), SUMMARY_BYTES_MAX);
+        if let Err(error) = self.services.outbox().ask_person(self.name(), text).await {
+            self.services.events.warn(self.name(), format!("cannot send its question to the person: {error}"));
+        }
     }
 
     /// Completes the held task, with the agent's last words as the summary. If the completion gate refuses, the reason goes into the
@@ -99,7 +122,10 @@ impl AgentHost {
     ) -> Result<Vec<TurnOutcome>, AgentError> {
         let text = incomplete.message(claim.task);
         let outcomes = match incomplete {
-            Incomplete::AttemptFailed { .. } => self.finish_task(),
+            Incomplete::AttemptFailed { .. } => {
+                self.forward_question(claim).await;
+                self.finish_task()
+            }
             Incomplete::ReviewPending { .. } => vec![TurnOutcome::Event(PhaseEvent::AnswerAwaited)],
             Incomplete::Refused { refusal, .. } => {
                 self.context.caller.attempt_log.record_refusal(claim, refusal.reason(1));
@@ -117,7 +143,13 @@ impl AgentHost {
         if self.context.caller.attempt_log.count_refusal(claim) < REFUSALS_MAX {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::CompletionRefused)]);
         }
-        Ok(self.fail_task(claim, reason, false).await)
+        let reason = match self.context.caller.attempt_log.unanswered_question(claim) {
+            Some(question) => format!("{}; {reason}", question.reason(self.name())),
+            None => reason,
+        };
+        let outcomes = self.fail_task(claim, reason, false).await;
+        self.forward_question(claim).await;
+        Ok(outcomes)
     }
 
     /// Reports that the attempt of this claim failed, and returns the outcomes of the turn.

@@ -59,6 +59,11 @@ impl AgentHost {
                 from: message.from.clone(),
                 message: key,
             });
+            if let Some(claim) = self.turn_control.claim()
+                && !message.kind.is_notice()
+            {
+                self.context.caller.attempt_log.record_mail(claim, &message.from);
+            }
             self.record_request(message).await;
             self.record_approval_answer(message).await;
         }

@@ -114,8 +114,8 @@ pub enum TurnOutcome {
     },
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed(String),
-    /// The attempt has failed, for this reason: the length limit cut off several answers in a row, or the context cannot be made
-    /// short enough for the model.
+    /// The harness stopped the agent, for this reason. The agent repeats itself, the length limit cut off several answers in a row, or the
+    /// context cannot be made short enough for the model.
     AttemptFailed(String),
     /// The agent passed a limit of its attempt, or its program keeps ending. The attempt has failed, for this reason.
     AgentFailed(String),

@@ -87,7 +87,7 @@ fn names_cause(line: &str) -> bool {
 }
 
 /// Cuts a line to `chars_max` characters. Keeps its start and its end.
-fn cut_middle(line: &str, chars_max: usize) -> String {
+pub fn cut_middle(line: &str, chars_max: usize) -> String {
     let count = line.chars().count();
     if count <= chars_max {
         return line.to_owned();

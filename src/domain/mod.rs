@@ -22,6 +22,7 @@ pub mod failed_attempt;
 pub mod failure_summary;
 pub mod git_hints;
 pub mod json_document;
+pub mod last_words;
 pub mod member_place;
 pub mod message;
 pub mod model_spec;

@@ -141,7 +141,8 @@ pub enum PhaseEvent {
     ModelFailed,
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed,
-    /// The attempt cannot go on with its context: the model's answers were cut off repeatedly, or it refuses the context.
+    /// The harness stopped the agent, which is no report: it repeated itself, its answers were cut off repeatedly, or its model refuses the
+    /// context.
     AttemptFailed,
     /// Mail that needs an answer was added to the context.
     Mail,
@@ -215,7 +216,7 @@ pub enum ReleaseReason {
     ModelFailed,
     /// A tool failed for a reason outside the task and the model.
     HarnessFailed,
-    /// The attempt could not go on with its context.
+    /// The harness stopped the agent.
     AttemptFailed,
     /// The budget of the member is spent, or the task has reached its cap.
     CapReached,

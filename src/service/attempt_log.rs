@@ -7,6 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::domain::evidence::AttemptActivity;
+use crate::domain::last_words::UnansweredQuestion;
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::pending_questions::is_question;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -27,7 +30,7 @@ pub struct AttemptLog(Mutex<AttemptRecord>);
 struct AttemptRecord {
     claim: Option<ClaimRef>,
     activity: AttemptActivity,
-    question: Option<OpenQuestion>,
+    question: Option<SentQuestion>,
     last_words: String,
     refusal: Option<String>,
     refusals: u32,
@@ -38,10 +41,15 @@ struct AttemptRecord {
 
 /// A question that the agent sent to a member or the person.
 #[derive(Debug)]
-struct OpenQuestion {
+struct SentQuestion {
+    to: String,
+    text: String,
     asked_at: UnixMs,
     /// The turns since then, with the one in which it was sent.
     turns: u32,
+    /// True if the recipient can answer, or hand it on: the agent may wait.
+    can_be_answered: bool,
+    is_answered: bool,
 }
 
 impl AttemptLog {
@@ -58,9 +66,9 @@ impl AttemptLog {
     /// Records the start of a turn.
     pub fn begin_turn(&self, claim: ClaimRef) {
         self.with(claim, |record| {
-            let question =
-                record.question.take().map(|question| OpenQuestion { turns: question.turns + 1, ..question });
-            record.question = question.filter(|question| question.turns <= QUESTION_TURNS_MAX);
+            if let Some(question) = &mut record.question {
+                question.turns = question.turns.saturating_add(1);
+            }
         });
     }
 
@@ -82,9 +90,20 @@ impl AttemptLog {
         self.with(claim, |record| record.activity = AttemptActivity { has_called_tool: true, has_worked: true });
     }
 
-    /// Records that the agent sent a question.
-    pub fn record_question(&self, claim: ClaimRef, asked_at: UnixMs) {
-        self.with(claim, |record| record.question = Some(OpenQuestion { asked_at, turns: 1 }));
+    /// Records that the agent sent a question. `can_be_answered` is false if its recipient cannot answer.
+    pub fn record_question(&self, claim: ClaimRef, to: &str, text: &str, asked_at: UnixMs, can_be_answered: bool) {
+        let (to, text) = (to.to_owned(), text.to_owned());
+        let question = SentQuestion { to, text, asked_at, turns: 1, can_be_answered, is_answered: false };
+        self.with(claim, |record| record.question = Some(question));
+    }
+
+    /// Records that the agent got a message. One from the recipient of its question, the lead or the person answers the question.
+    pub fn record_mail(&self, claim: ClaimRef, from: &str) {
+        self.with(claim, |record| {
+            if let Some(question) = &mut record.question {
+                question.is_answered |= [&question.to, LEAD, HUMAN].iter().any(|name| name.eq_ignore_ascii_case(from));
+            }
+        });
     }
 
     /// Records the last text of the agent.
@@ -133,7 +152,25 @@ impl AttemptLog {
     /// Returns true if a question was the last thing that the agent did, and it may still wait for the answer.
     pub fn awaits_answer(&self, claim: ClaimRef, now: UnixMs) -> bool {
         self.with(claim, |record| {
-            record.question.as_ref().is_some_and(|question| now.since(question.asked_at) < ANSWER_WAIT_MAX)
+            record.question.as_ref().is_some_and(|question| {
+                question.can_be_answered
+                    && question.turns <= QUESTION_TURNS_MAX
+                    && now.since(question.asked_at) < ANSWER_WAIT_MAX
+            })
+        })
+    }
+
+    /// Returns the question of the agent that got no answer: the last one that it sent, or else the one in its last text.
+    pub fn unanswered_question(&self, claim: ClaimRef) -> Option<UnansweredQuestion> {
+        self.with(claim, |record| match &record.question {
+            Some(sent) if !sent.is_answered => {
+                let to = if sent.can_be_answered { sent.to.as_str() } else { HUMAN };
+                Some(UnansweredQuestion { to: Some(to.to_owned()), text: sent.text.clone() })
+            }
+            _ if is_question(&record.last_words) => {
+                Some(UnansweredQuestion { to: None, text: record.last_words.clone() })
+            }
+            _ => None,
         })
     }
 }
@@ -162,12 +199,33 @@ mod tests {
     fn question_counts_if_the_work_ends_with_it() {
         let log = AttemptLog::default();
         log.begin_turn(CLAIM);
-        log.record_question(CLAIM, UnixMs(1_000));
+        log.record_question(CLAIM, "bob", "Which?", UnixMs(1_000), true);
         assert!(log.awaits_answer(CLAIM, UnixMs(2_000)), "in the same turn");
         log.begin_turn(CLAIM);
         assert!(log.awaits_answer(CLAIM, UnixMs(2_000)), "in the next turn");
         assert!(!log.awaits_answer(CLAIM, UnixMs(301_000)), "too long ago");
         log.begin_turn(CLAIM);
         assert!(!log.awaits_answer(CLAIM, UnixMs(2_000)), "it continued");
+        log.record_question(CLAIM, "lead", "Which?", UnixMs(1_000), false);
+        assert!(!log.awaits_answer(CLAIM, UnixMs(2_000)), "no one answers");
+    }
+
+    #[test]
+    fn question_is_unanswered_until_its_recipient_writes() {
+        let log = AttemptLog::default();
+        let open = || log.unanswered_question(CLAIM).map(|question| (question.to, question.text));
+        assert_eq!(open(), None);
+        log.record_words(CLAIM, "I look around.");
+        assert_eq!(open(), None);
+        log.record_question(CLAIM, "Bob", "Which?", UnixMs(1_000), true);
+        (0..9).for_each(|_| log.begin_turn(CLAIM));
+        log.record_mail(CLAIM, "carol");
+        assert_eq!(open(), Some((Some("Bob".to_owned()), "Which?".to_owned())));
+        log.record_mail(CLAIM, "bob");
+        assert_eq!(open(), None);
+        log.record_words(CLAIM, "And which folder? I wait.");
+        assert_eq!(open(), Some((None, "And which folder? I wait.".to_owned())));
+        log.record_question(CLAIM, "lead", "Why?", UnixMs(1_000), false);
+        assert_eq!(open().unwrap().0.as_deref(), Some(HUMAN), "a lead without a model hands it on");
     }
 }

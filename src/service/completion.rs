@@ -215,7 +215,9 @@ impl CompletionGate<'_> {
         if let WorkPlace::Worktree(worktree) = self.place {
             match worktree.commit(&report.commit_message).await? {
                 Ok(committed) => commit = Some(committed),
-                Err(reason) => return Ok(self.refuse(&task, Refusal::uncommitted(reason)).await?.into()),
+                Err(reason) => {
+                    return Ok(self.refuse(&task, Refusal::uncommitted(reason), report.is_implicit).await?.into());
+                }
             }
         }
         let mut reviewed_by = None;
@@ -250,9 +252,14 @@ impl CompletionGate<'_> {
                 let unverified = report.is_implicit && verify.is_none();
                 result = TaskResult { evidence, commit, verify, unverified, ..result };
             }
-            MergeResult::Refused(reason) => return Ok(self.refuse(&task, Refusal::unmerged(reason)).await?.into()),
+            MergeResult::Refused(reason) => {
+                return Ok(self.refuse(&task, Refusal::unmerged(reason), report.is_implicit).await?.into());
+            }
             MergeResult::VerifyFailed { outcome, location } => {
-                return Ok(self.refuse(&task, Refusal::verify(&task, &outcome, &location)).await?.into());
+                return Ok(self
+                    .refuse(&task, Refusal::verify(&task, &outcome, &location), report.is_implicit)
+                    .await?
+                    .into());
             }
         }
         let task = self.stores.board.change(id, Change::Complete(result), &self.by).await?;
@@ -335,7 +342,7 @@ impl CompletionGate<'_> {
     ) -> Result<Incomplete, ServiceError> {
         let verify = match self.verify_in_place(task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
-                return self.refuse(task, Refusal::verify(task, &outcome, &location)).await;
+                return self.refuse(task, Refusal::verify(task, &outcome, &location), report.is_implicit).await;
             }
             MergeResult::Done { verify, .. } => verify,
             MergeResult::Refused(_) => None,
@@ -374,7 +381,7 @@ impl CompletionGate<'_> {
     }
 
     /// Refuses the completion. The attempt fails at the refusal number [`REFUSALS_MAX`], if refusals are counted.
-    async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Incomplete, ServiceError> {
+    async fn refuse(&self, task: &Task, refusal: Refusal, is_implicit: bool) -> Result<Incomplete, ServiceError> {
         let claim = ClaimRef::of(task);
         let count = match self.refusals {
             Some(refusals) if self.is_holder() => Some(refusals.count_refusal(claim)),
@@ -383,7 +390,9 @@ impl CompletionGate<'_> {
         let Some(count) = count.filter(|count| *count >= REFUSALS_MAX) else {
             return Ok(Incomplete::Refused { refusal, count });
         };
-        let fail = Change::Fail { reason: refusal.reason(count), is_final: false };
+        let question = self.refusals.filter(|_| is_implicit).and_then(|log| log.unanswered_question(claim));
+        let question = question.map(|question| format!("{}; ", question.reason(&self.by.name))).unwrap_or_default();
+        let fail = Change::Fail { reason: question + &refusal.reason(count), is_final: false };
         self.stores.board.change(task.id, fail, &self.by).await?;
         let ending = refusal.ending.as_deref().unwrap_or("see above");
         Ok(Incomplete::AttemptFailed { reason: format!("{} {count} times ({ending})", refusal.step) })

@@ -154,6 +154,14 @@ impl Outbox<'_> {
         self.send(teammate, message).await
     }
 
+    /// Sends the person a text of a member.
+    ///
+    /// # Errors
+    /// The mailbox refuses the message or fails.
+    pub async fn ask_person(&self, member: &str, text: String) -> StoreResult<String> {
+        self.send(HUMAN, Message::new(MessageType::Message, member, text, self.now)).await
+    }
+
     /// Sends the lead a notice of the harness. It causes no event of its own, because its cause has one.
     ///
     /// # Errors

@@ -36,12 +36,12 @@ impl TypedTool for SendMessage {
         outbox.send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
         let claim = *context.caller.claim.borrow();
         // A lead without a model answers nothing.
-        let is_answered = context.team_control.lead_has_model() || !self.to.trim().eq_ignore_ascii_case(LEAD);
+        let can_be_answered = context.team_control.lead_has_model() || !self.to.trim().eq_ignore_ascii_case(LEAD);
         if let Some(claim) = claim
-            && is_answered
             && is_question(&self.content)
         {
-            context.caller.attempt_log.record_question(claim, context.clock.now());
+            let (log, now) = (&context.caller.attempt_log, context.clock.now());
+            log.record_question(claim, self.to.trim(), &self.content, now, can_be_answered);
         }
         Ok(ToolOutput::text(format!("sent to {}", self.to.trim())))
     }

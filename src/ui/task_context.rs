@@ -102,7 +102,7 @@ impl<'a> TaskContext<'a> {
 
     /// Returns the question of the task's holder that waits for the person.
     pub(super) fn open_question(&self, task: &Task) -> Option<&Question> {
-        if task.status != TaskStatus::InProgress {
+        if !matches!(task.status, TaskStatus::InProgress | TaskStatus::Failed) {
             return None;
         }
         let holder = task.owner.as_ref()?;

@@ -61,7 +61,7 @@ pub fn explain(id: TaskId, context: &TaskContext<'_>) -> Vec<Reason> {
     };
     match task.status {
         TaskStatus::Completed => completed::completion_reasons(task, context),
-        TaskStatus::Failed => vec![failure_reason(task)],
+        TaskStatus::Failed => [failure_reason(task)].into_iter().chain(question_reason(task, context)).collect(),
         TaskStatus::InProgress => in_progress_reasons(task, context),
         TaskStatus::Pending => pending_reasons(task, context),
         TaskStatus::Unknown => vec![unknown_status(task)],
@@ -146,8 +146,16 @@ fn in_progress_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
 
 fn question_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let question = context.open_question(task)?;
+    let id = task.id.0;
+    let hint = match task.status {
+        // Another attempt starts without its messages.
+        TaskStatus::Failed => format!(
+            "to answer: add it to the description with `brigade tasks update {id} --description TEXT`, then `brigade tasks retry {id}`"
+        ),
+        _ => format!("to answer: `brigade send {} TEXT`", shell_word(&question.from)),
+    };
     let text = format!("{} asks you: {}", one_line(&question.from), text::first_line(&question.text));
-    Some(reason("asks_you", text).hint(format!("to answer: `brigade send {} TEXT`", shell_word(&question.from))))
+    Some(reason("asks_you", text).hint(hint))
 }
 
 fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Reason {

@@ -136,7 +136,7 @@ fn agent_that_exits_after_text_is_not_started_again() {
             3,
             "ended by itself 3 times in a row without a tool call: Claude Code ended; start the program by hand",
         ),
-        (after_result, 6, "ended its work twice without a report or any evidence"),
+        (after_result, 6, "ended without a report and changed nothing; its last words"),
     ] {
         let workspace = team(&script, plan, "");
         let mut run = workspace.start(&["run", "crew"]);
@@ -146,6 +146,28 @@ fn agent_that_exits_after_text_is_not_started_again() {
         assert_eq!((code, &workspace.task(2)["status"]), (Some(1), &"completed".into()), "{task}");
         assert!(task.to_string().contains(reason), "{task}");
         assert!(starts(&workspace) <= starts_max, "{} starts", starts(&workspace));
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// The agent runs one command for each prompt, and then only talks. A command that only reads is no work.
+#[test]
+fn agent_that_only_reads_fails_attempt() {
+    let plan = "## Write hello\nWrite hello.\n";
+    for (command, status) in [("ls -la", "failed"), ("make hello", "completed")] {
+        let call = |hook: &str| super::scripts::hook(hook, "Bash", &format!("{{\"command\":\"{command}\"}}"));
+        let (before, after) = (call("PreToolUse"), call("PostToolUseFailure"));
+        let script =
+            format!("{ACCEPT}; while read -r prompt; do {before}; {after}; text=hi; echo {SAY}; {RESULT}; done");
+        let workspace = team(&script, plan, "");
+        let mut run = workspace.start(&["run", "crew"]);
+        let code = run.code();
+        println!("{}", run.output_so_far());
+        let task = workspace.task(1);
+        assert_eq!((code, &task["status"]), (Some(1), &status.into()), "{command}: {task}");
+        assert_eq!(task["result"]["unverified"] == true, status == "completed", "{task}");
+        let words = "ended without a report and changed nothing; its last words: \"hi\"";
+        assert_eq!(task["result"]["summary"] == words, status == "failed", "{task}");
         workspace.assert_nothing_is_left_running();
     }
 }

@@ -181,12 +181,13 @@ impl Invariants {
     }
 
     /// A member released its task, and the release counted as a failure. This is allowed only if its model had ended its work twice, had
-    /// used all its turns, or released the same task again.
-    pub fn released_as_failure(&mut self, id: TaskId, name: &str) {
+    /// used all its turns, had repeated itself, or released the same task again.
+    pub fn released_as_failure(&mut self, id: TaskId, name: &str, reason: &str) {
         let is_again = self.released.contains(&(name.to_owned(), id));
         let AttemptCounts { turns, ends } = self.attempt_counts.get(name).copied().unwrap_or_default();
+        let has_repeated = turns >= 2 && reason.starts_with("it made the same calls again");
         // The turn in which a call claimed the task counts too, and its request came before the claim.
-        self.expect(is_again || ends >= 2 || turns + 1 >= LIMITS_TURNS, || {
+        self.expect(is_again || has_repeated || ends >= 2 || turns + 1 >= LIMITS_TURNS, || {
             format!("counted release: {name} released {id} after {turns} turns, {ends} of which ended its work")
         });
     }

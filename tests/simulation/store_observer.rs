@@ -111,8 +111,8 @@ impl StoreObserver {
         let attempt = by.attempt.filter(|_| by.kind == ActorKind::Teammate && !by.force);
         invariants.changed(id, change, attempt, task);
         match change {
-            Change::Release { is_failure: true, .. } if attempt.is_some() => {
-                invariants.released_as_failure(id, &by.name)
+            Change::Release { is_failure: true, reason } if attempt.is_some() => {
+                invariants.released_as_failure(id, &by.name, reason)
             }
             Change::Release { is_failure: false, .. } | Change::ReleaseAtCap { .. } if attempt.is_some() => {
                 invariants.released(id, &by.name)

@@ -17,6 +17,7 @@ mod drain;
 mod evidence;
 mod faults;
 mod first_requests;
+mod forced_ends;
 mod goals;
 mod harness;
 mod lead;

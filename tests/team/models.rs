@@ -293,7 +293,7 @@ async fn unreachable_model_skips_compaction() {
 async fn turns_per_task_are_bounded() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.spec.limits.turns_max = 8;
-    harness.set_model_fn("alice", |_, _| async { call(&[("nap", json!({}))]) });
+    harness.set_model_fn("alice", |_, count| async move { call(&[("nap", json!({ "count": count }))]) });
     let mut task = super::harness::new_task("endless");
     task.max_attempts = Some(1);
     harness.create(vec![task]).await;

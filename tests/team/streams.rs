@@ -174,7 +174,8 @@ async fn three_cut_answers_in_a_row_cost_an_attempt() {
             _ => None,
         })
         .collect();
-    assert_eq!(reasons, ["3 answers of its model in a row were cut at 700 tokens (output_tokens_max)"]);
+    let cause = "3 answers of its model in a row were cut at 700 tokens (output_tokens_max)";
+    assert_eq!(reasons, [format!("{cause}; its last words: \"On and\"")]);
     assert_eq!((harness.task(1).await.failures, harness.task(1).await.attempt), (1, 2));
     assert_eq!(harness.sent_by("alice").len(), 7);
     harness.check_invariants().await;

@@ -166,6 +166,7 @@ impl Turn<'_> {
         self.agent.has_warned_of_text_call &= calls.is_empty();
         let is_truncated = response.stop == StopReason::MaxTokens;
         let is_cut_text = is_truncated && calls.is_empty();
+        let is_passage_repeated = response.stop == StopReason::Repetition && calls.is_empty() && !continues;
         let is_cut_report =
             is_truncated && calls.last().is_some_and(|call| call.tool == REPORT_TOOL && call.skip.is_some());
         let has_whole_call = calls.iter().any(|call| call.skip.is_none());
@@ -197,8 +198,11 @@ impl Turn<'_> {
         if !outcomes.iter().any(has_ended) {
             // A report ends the work: another request would only bring closing words.
             let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished));
-            let continues = continues && !is_over && !has_reported && !self.repeats_itself();
-            outcomes.push(TurnOutcome::Event(if continues { PhaseEvent::TurnEnded } else { PhaseEvent::WorkEnded }));
+            outcomes.push(if is_over || has_reported {
+                TurnOutcome::Event(PhaseEvent::WorkEnded)
+            } else {
+                self.end_of_turn(continues, is_passage_repeated)
+            });
         }
         if outcomes.contains(&TurnOutcome::Event(PhaseEvent::WorkEnded)) {
             self.end_fallback();
@@ -206,14 +210,24 @@ impl Turn<'_> {
         Ok(outcomes)
     }
 
-    /// Returns true if the agent repeats itself. Its work then counts as ended, so that the evidence decides about its task.
-    fn repeats_itself(&mut self) -> bool {
-        let is_repetition = self.agent.repetition.take();
-        if is_repetition {
-            let text = "made the same calls again with the same results; its work counts as ended";
-            self.host.services.events.warn(self.host.name(), text);
+    /// Returns the end of a turn after which the model goes on or ends its work, unless it repeats itself. Then it is stopped: with a task
+    /// it has reported nothing, so its attempt ends.
+    fn end_of_turn(&mut self, continues: bool, is_passage_repeated: bool) -> TurnOutcome {
+        let action = if is_passage_repeated {
+            "wrote the same passage again and again"
+        } else if continues && self.agent.repetition.take() {
+            "made the same calls again with the same results"
+        } else if continues {
+            return TurnOutcome::Event(PhaseEvent::TurnEnded);
+        } else {
+            return TurnOutcome::Event(PhaseEvent::WorkEnded);
+        };
+        self.host.services.events.warn(self.host.name(), format!("{action}, so it was stopped"));
+        if self.host.turn_control.claim().is_none() {
+            return TurnOutcome::Event(PhaseEvent::WorkEnded);
         }
-        is_repetition
+        self.end_fallback();
+        TurnOutcome::AttemptFailed(format!("it {action}, so it was stopped"))
     }
 
     /// Warns of a cut answer. Returns the reason to give up after too many of them in a row that had no whole call.

@@ -456,6 +456,10 @@ impl AgentState {
     pub(super) fn outcome_of(&self, failure: AgentFailure, host: &AgentHost) -> TurnOutcome {
         let (reason, kind) = match failure {
             AgentFailure::Interrupted => return TurnOutcome::Event(PhaseEvent::TurnEnded),
+            AgentFailure::Stopped(limit) => {
+                let reason = format!("{} stopped its agent: {limit}", self.program.name());
+                return TurnOutcome::AttemptFailed(reason);
+            }
             AgentFailure::SessionUnknown => return temporary_failure(session_unknown(self.program)),
             AgentFailure::WrongSetting(reason) => (reason, ModelFailureKind::WrongSetting),
             AgentFailure::Permanent(reason) => (reason, ModelFailureKind::Permanent),

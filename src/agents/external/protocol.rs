@@ -170,7 +170,8 @@ impl AgentEvent {
             AgentFailure::WrongSetting(reason)
             | AgentFailure::Quota { reason, .. }
             | AgentFailure::Temporary(reason)
-            | AgentFailure::Permanent(reason) => reason.len(),
+            | AgentFailure::Permanent(reason)
+            | AgentFailure::Stopped(reason) => reason.len(),
         };
         match self {
             Self::TextStreamed(_) | Self::AnswerContinued | Self::Diagnostic(_) => None,
@@ -215,6 +216,8 @@ pub enum AgentFailure {
     Temporary(String),
     /// Its model refuses the context.
     Permanent(String),
+    /// The program stopped its agent at a limit of its own, such as a number of turns. That is no report.
+    Stopped(String),
 }
 
 /// A message to an agent.

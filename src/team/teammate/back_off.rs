@@ -134,9 +134,7 @@ impl BackOff {
     pub fn release_reason(&self, reason: ReleaseReason) -> Option<String> {
         let error = &self.last_error;
         match reason {
-            ReleaseReason::Unfinished => {
-                Some("its teammate ended its work twice without a report or any evidence".to_owned())
-            }
+            ReleaseReason::Unfinished => Some("ended without a report and changed nothing".to_owned()),
             ReleaseReason::TurnLimit(turns_max) => Some(format!("reached the limit of {turns_max} turns")),
             ReleaseReason::ModelFailed => Some(format!("its teammate's model failed: {error}")),
             ReleaseReason::HarnessFailed => Some(format!("its teammate's tools or workspace failed: {error}")),

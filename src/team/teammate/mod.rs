@@ -407,15 +407,14 @@ impl Teammate {
             Some(reason) => reason,
             None => claims::stop_reason(&self.host, self.work_gate()),
         };
-        if cause.counts_as_failure()
-            && let Some(refusal) = self.host.refusal(claim)
-        {
-            reason = format!("{reason}; {refusal}");
+        if cause.counts_as_failure() {
+            reason = self.host.failure_without_report(claim, &reason, cause == ReleaseReason::Unfinished);
         }
         match self.claims.cap_reached.take().filter(|(of, _)| *of == claim && cause == ReleaseReason::CapReached) {
             Some((_, cap)) => self.host.release_at_cap(claim, &reason, cap).await?,
             None => self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?,
         }
+        self.host.forward_question(claim).await;
         self.host.record_attempt_end(claim).await;
         self.host.turn_control.set_claim(None);
         Ok(())

@@ -25,6 +25,8 @@ const BOARD_TOOL_PREFIX: &str = "mcp__brigade__";
 const UNKNOWN_SESSION: &str = "No conversation found";
 const CREDIT_TOO_LOW: &str = "Credit balance is too low";
 const NO_LOGIN: &str = "/login";
+/// The start of the `subtype` of a result after a limit of the program, such as `error_max_turns`. Such a result is no error.
+const STOPPED_PREFIX: &str = "error_max_";
 
 /// The line of a report about a session without usage. Seen in versions 2.1.197 and 2.1.330.
 const NO_USAGE: &str = "Usage:                 0 input, 0 output, 0 cache read, 0 cache write";
@@ -224,7 +226,10 @@ impl ClaudeProtocol {
         self.request = None;
         let quota_until = self.quota_until.take();
         // `subtype` is "success" even if the model could not be reached.
-        let failure = (result["is_error"] == true).then(|| failure_of(result, quota_until));
+        let failure = match text_of(&result["subtype"]) {
+            limit if limit.starts_with(STOPPED_PREFIX) => Some(AgentFailure::Stopped(limit.to_owned())),
+            _ => (result["is_error"] == true).then(|| failure_of(result, quota_until)),
+        };
         AgentEvent::PromptCompleted { failure, usage: self.reported_usage(result) }
     }
 
@@ -458,6 +463,14 @@ mod tests {
         let new = json!({ "type": "result", "modelUsage": usage(90), "model_usage_since_last_result": usage(20) });
         assert_eq!(reported(&used, new), Some(ReportedUsage::SinceReport(tokens(20))));
         assert_eq!(reported(&used, json!({ "type": "result" })), None);
+    }
+
+    #[test]
+    fn limit_of_program_is_no_end_of_work() {
+        let result = json!({ "type": "result", "subtype": "error_max_turns", "is_error": false });
+        let events = ClaudeProtocol::default().read(&result.to_string());
+        let stopped = AgentFailure::Stopped("error_max_turns".to_owned());
+        assert_eq!(events, [AgentEvent::PromptCompleted { failure: Some(stopped), usage: None }]);
     }
 
     #[test]
