@@ -12,6 +12,8 @@ use super::task::{Task, TaskId, TaskStatus};
 
 /// The actor of a change whose task names none, as the event log has it.
 pub const UNKNOWN_ACTOR: &str = "somebody";
+/// The actor of a deletion by a command or a tool of Brigade.
+const BRIGADE: &str = "brigade";
 
 /// The changes of tasks.
 #[derive(Debug, Default)]
@@ -68,15 +70,27 @@ impl TaskDiffer {
         changes
     }
 
-    /// Returns the changes of the board, whose versions are the newest. A task whose file is invalid is not deleted.
-    pub fn read(&mut self, view: &BTreeMap<TaskId, Arc<Task>>, is_invalid: impl Fn(TaskId) -> bool) -> TaskChanges {
+    /// Returns the known tasks that a view of the board lacks.
+    pub fn missing(&self, view: &BTreeMap<TaskId, Arc<Task>>) -> Vec<TaskId> {
+        self.tasks.keys().copied().filter(|id| !view.contains_key(id)).collect()
+    }
+
+    /// Returns the changes of the board, whose versions are the newest. A task whose file is invalid is not deleted. Brigade deleted the
+    /// tasks of which `is_deleted_by_brigade` says so, and another program the others.
+    pub fn read(
+        &mut self,
+        view: &BTreeMap<TaskId, Arc<Task>>,
+        is_invalid: impl Fn(TaskId) -> bool,
+        is_deleted_by_brigade: impl Fn(TaskId) -> bool,
+    ) -> TaskChanges {
         let mut changes = TaskChanges::default();
         view.values().for_each(|task| self.insert(task, &mut changes));
         if self.tasks.len() > view.len() {
             self.tasks.retain(|id, _| {
                 let exists = view.contains_key(id) || is_invalid(*id);
                 if !exists {
-                    changes.events.push(EventKind::TaskDeleted { task: *id, by: UNKNOWN_ACTOR.to_owned() }.into());
+                    let by = if is_deleted_by_brigade(*id) { BRIGADE } else { UNKNOWN_ACTOR };
+                    changes.events.push(EventKind::TaskDeleted { task: *id, by: by.to_owned() }.into());
                 }
                 exists
             });
@@ -241,8 +255,11 @@ mod tests {
         assert_eq!(names(&events(&mut differ, &done)), ["task_claimed", "task_completed"]);
         assert!(events(&mut differ, &claimed).is_empty(), "an old version yields no events");
         assert!(events(&mut differ, &done).is_empty());
-        let deleted = differ.read(&BTreeMap::new(), |_| false).events;
-        assert!(matches!(deleted[0].kind, EventKind::TaskDeleted { .. }), "{deleted:?}");
+        for (is_by_brigade, actor) in [(true, "brigade"), (false, UNKNOWN_ACTOR)] {
+            let mut differ = TaskDiffer { tasks: differ.tasks.clone() };
+            let deleted = differ.read(&BTreeMap::new(), |_| false, |_| is_by_brigade).events;
+            assert!(matches!(&deleted[0].kind, EventKind::TaskDeleted { by, .. } if by == actor), "{deleted:?}");
+        }
     }
 
     #[test]
@@ -373,7 +390,7 @@ mod tests {
                 events.into_iter().chain(rows).for_each(|event| replay.apply_new(&event, UnixMs(1)));
             };
             reports.into_iter().for_each(|task| apply(differ.report(&Arc::new(task), None)));
-            apply(differ.read(&board, |_| false));
+            apply(differ.read(&board, |_| false, |_| false));
             let truth: Vec<Arc<TaskSnapshot>> = board.values().map(|task| Arc::new(TaskSnapshot::of(task))).collect();
             prop_assert_eq!(replay.tasks.values().cloned().collect::<Vec<_>>(), truth);
         }

@@ -3,7 +3,7 @@
 //! An event that changes a task or a member has the row after the change. The recorder writes all rows at the start of a run, and again in
 //! each further part of the log. The reason is that a large log loses its oldest parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
@@ -161,7 +161,14 @@ impl Recorder {
             self.invalid.tasks = tasks;
             self.invalid.revision = Some(view.revision);
         }
-        let changes = self.differ.read(&view.tasks, |id| self.invalid.tasks.contains_key(&id));
+        let missing = self.differ.missing(&view.tasks);
+        let deleted = if missing.is_empty() {
+            BTreeSet::new()
+        } else {
+            self.stores.board.deleted(&missing).await.unwrap_or_default()
+        };
+        let is_invalid = |id: TaskId| self.invalid.tasks.contains_key(&id);
+        let changes = self.differ.read(&view.tasks, is_invalid, |id| deleted.contains(&id));
         self.record_changes(changes);
         let invalid_files = self.invalid.snapshots(&view);
         if invalid_files == self.invalid.reported {
