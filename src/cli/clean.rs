@@ -16,6 +16,7 @@ use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::git::GitRepository;
 use crate::stores::git::leftovers::{KeptAttempt, Leftover};
+use crate::stores::git::set_aside::TakenCommits;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};
@@ -33,7 +34,8 @@ const CLEANER: &str = "brigade-clean";
 /// List old run-time files, or remove them with --yes
 ///
 /// These are records of dead workers, rotated logs, and invalid files that were set aside. With --yes it also ends commands that
-/// dead workers left running. The list names worktrees and branches of deleted tasks, and branches with the work of failed attempts.
+/// dead workers left running. The list names worktrees and branches of deleted tasks, branches with the work of failed attempts, and refs with
+/// commits of a team that you took over in another form.
 /// Tasks, unread mail, the current log and transcripts stay.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
@@ -49,6 +51,9 @@ pub struct Clean {
     /// Also remove the branches that keep the work of failed attempts
     #[arg(long)]
     attempts: bool,
+    /// Also remove the refs that keep a team's commits which you took over in another form, such as a squash
+    #[arg(long)]
+    taken: bool,
 }
 
 /// A file to remove.
@@ -73,7 +78,10 @@ impl Clean {
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         let kept = GitRepository::kept_attempts(&workspace).unwrap_or_default();
         let branches = if self.attempts { kept.as_slice() } else { &[] };
-        if self.yes && !(items.is_empty() && branches.is_empty()) {
+        let all_taken = GitRepository::taken_commits(&workspace).unwrap_or_default();
+        let taken = if self.taken { all_taken.as_slice() } else { &[] };
+        let is_empty = items.is_empty() && branches.is_empty() && taken.is_empty();
+        if self.yes && !is_empty {
             let led = context.open(OpenMode::Lead { team: CLEANER.to_owned() }).await?;
             workers::end_dead(led.stores.workers.as_ref(), &BTreeSet::new()).await?;
             for item in &items {
@@ -82,26 +90,36 @@ impl Clean {
             for branch in branches {
                 GitRepository::remove_kept_attempt(&workspace, branch)?;
             }
+            for taken in taken {
+                GitRepository::remove_taken_commits(&workspace, taken)?;
+            }
         }
         let leftovers = self.leftovers(context, &workspace).await?;
         let data = serde_json::json!({
             "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers, "attempts": kept,
+            "taken": all_taken,
         });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
             let line = |item: &Item| format!("{verb} {}\n", one_line(&context.location.display(&item.path)));
             let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(kept.branch.short()));
-            items.iter().map(line).chain(branches.iter().map(branch_line)).collect()
+            let taken_line = |taken: &TakenCommits| format!("{verb} ref {}\n", one_line(&taken.name));
+            let lines = items.iter().map(line).chain(branches.iter().map(branch_line));
+            lines.chain(taken.iter().map(taken_line)).collect()
         })?;
         let mut size = format!("{}, {}", count(items.len(), "file"), bytes(total));
         if !branches.is_empty() {
             let word = if branches.len() == 1 { "branch" } else { "branches" };
             size.push_str(&format!(", {} {word}", branches.len()));
         }
-        let notes: Vec<String> = leftovers.iter().map(leftover_note).chain(self.kept_notes(&kept)).collect();
+        if !taken.is_empty() {
+            size.push_str(&format!(", {}", count(taken.len(), "ref")));
+        }
+        let notes = leftovers.iter().map(leftover_note).chain(self.kept_notes(&kept));
+        let notes: Vec<String> = notes.chain(self.taken_notes(&all_taken)).collect();
         let has_notes = !notes.is_empty();
         let answer = answer.notes(notes);
-        Ok(match (items.is_empty() && branches.is_empty(), self.yes) {
+        Ok(match (is_empty, self.yes) {
             (true, _) if has_notes => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
@@ -144,9 +162,22 @@ impl Clean {
         kept.iter().map(line).chain([hint]).collect()
     }
 
+    /// The lines about commits that the person took over in another form, unless they are removed.
+    fn taken_notes(&self, all_taken: &[TakenCommits]) -> Vec<String> {
+        if self.taken || all_taken.is_empty() {
+            return Vec::new();
+        }
+        let line = |taken: &TakenCommits| {
+            one_line(&format!("commits of a team that you took over in another form are kept by {}", taken.name))
+        };
+        let hint = "`brigade clean --taken --yes` removes these refs".to_owned();
+        all_taken.iter().map(line).chain([hint]).collect()
+    }
+
     /// The given options that select files, for the hint.
     fn flags(&self) -> String {
-        let flags = [(self.all, " --all"), (self.board, " --board"), (self.attempts, " --attempts")];
+        let flags =
+            [(self.all, " --all"), (self.board, " --board"), (self.attempts, " --attempts"), (self.taken, " --taken")];
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
     }
 

@@ -1,5 +1,7 @@
 //! `brigade merge`.
 
+use std::sync::Arc;
+
 use super::consent::{self, TrustFlag};
 use super::context::Context;
 use super::error::{CliError, CliResult};
@@ -8,7 +10,10 @@ use super::pending::TeamBranch;
 use super::running_team::RunningTeam;
 use super::team::team_choice_error;
 use crate::domain::dropped_lines::short_commit;
+use crate::domain::event::Notice;
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{Isolation, TeamSpec};
+use crate::ports::{BoardView, RecordedMerge};
 use crate::sandbox::filter::own_program_path;
 use crate::stores::git::take_over::TakeOver;
 use crate::stores::git::{DriverOptions, GitRepository};
@@ -23,6 +28,9 @@ use crate::ui::text::one_line;
 pub struct Merge {
     /// The team [default: the running team, or the last one]
     team: Option<String>,
+    /// Merge nothing: your branch has the work already, in another form. The team branch starts from your commit, and a ref keeps its own
+    #[arg(long)]
+    taken: bool,
     #[command(flatten)]
     trust: TrustFlag,
 }
@@ -39,27 +47,10 @@ impl Merge {
                 format!("cannot merge: team {} has no branch, because it works in the workspace itself", team.name);
             return Err(CliError::refused(message).hint("isolation = \"worktree\" gives a team its own branch"));
         }
-        let branch = team.target_branch();
-        let workspace = context.location.workspace()?;
         consent::confirm_merge(context, &team, self.trust)?;
         let sandbox = context.location.sandbox(Some(&team))?;
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
-        let TakeOver { into, before, after } =
-            GitRepository::take_over(&workspace, team.name.as_str(), &branch, drivers)?;
-        let data = serde_json::json!({
-            "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
-        });
-        let answer = context.output.answer(&data, || {
-            let (branch, into) = (one_line(branch.short()), one_line(into.short()));
-            if before == after {
-                return format!("{into} already has all commits of {branch}\n");
-            }
-            format!("merged {branch} into {into}, which is at {} now\n", short_commit(&after))
-        })?;
-        // The work is merged, so a board that cannot be read is no error here.
-        let board = context.board(OpenMode::ReadOnly).await?.view().await.ok();
-        let team_branch = TeamBranch::of(&team, &workspace);
-        Ok(answer.notes(team_branch.and_then(|team_branch| team_branch.sentence(board.as_deref()))))
+        if self.taken { record_taken(context, &team, drivers).await } else { merge(context, &team, drivers).await }
     }
 
     async fn selected_team(&self, context: &Context) -> CliResult<TeamSpec> {
@@ -71,4 +62,65 @@ impl Merge {
         config.select(name.as_deref())?;
         Err(team_choice_error(context))
     }
+}
+
+fn recorded_merges(view: &BoardView) -> Vec<RecordedMerge> {
+    RecordedMerge::of_board(view.tasks.values().map(Arc::as_ref))
+}
+
+async fn merge(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> CliResult<CommandAnswer> {
+    let branch = team.target_branch();
+    let workspace = context.location.workspace()?;
+    // Without the board, only the text about a deleted branch is shorter.
+    let board = context.board(OpenMode::ReadOnly).await?;
+    let recorded = board.view().await.map(|view| recorded_merges(&view)).unwrap_or_default();
+    let TakeOver { into, before, after, is_taken } =
+        GitRepository::take_over(&workspace, team.name.as_str(), &branch, &recorded, drivers)?;
+    let data = serde_json::json!({
+        "team": team.name, "branch": branch, "into": into, "before": before, "after": after, "taken": is_taken,
+    });
+    let answer = context.output.answer(&data, || {
+        let (branch, into) = (one_line(branch.short()), one_line(into.short()));
+        if is_taken {
+            return format!("{into} already has the work of {branch}, in another form\n");
+        }
+        if before == after {
+            return format!("{into} already has all commits of {branch}\n");
+        }
+        format!("merged {branch} into {into}, which is at {} now\n", short_commit(&after))
+    })?;
+    // The work is merged, so a board that cannot be read is no error here.
+    let view = board.view().await.ok();
+    let team_branch = TeamBranch::of(team, &workspace);
+    Ok(answer.notes(team_branch.and_then(|team_branch| team_branch.sentence(view.as_deref()))))
+}
+
+/// Records that the person's branch has the team's work in another form.
+async fn record_taken(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> CliResult<CommandAnswer> {
+    RunningTeam::of(context).await?.refuse_if_running("set the team branch aside")?;
+    if team.merge_into.is_some() {
+        let message = format!("cannot set aside {}: it is a branch of yours", one_line(team.target_branch().short()));
+        return Err(CliError::refused(message).hint("move it with `git branch -f`, or remove merge_into"));
+    }
+    let workspace = context.location.workspace()?;
+    // No team can start meanwhile.
+    let led = context.open(OpenMode::Lead { team: team.name.to_string() }).await?;
+    let view = led.stores.board.view().await?;
+    let is_completed = |task: &&Arc<Task>| task.status == TaskStatus::Completed;
+    let completed: Vec<TaskId> = view.tasks.values().filter(is_completed).map(|task| task.id).collect();
+    let recorded = recorded_merges(&view);
+    let notices = GitRepository::record_taken(&workspace, team.name.as_str(), &completed, &recorded, drivers)?;
+    let texts: Vec<String> = notices
+        .into_iter()
+        .map(|notice| match notice {
+            Notice::Info(text) | Notice::Warning(text) => one_line(&text),
+        })
+        .collect();
+    let data = serde_json::json!({ "team": team.name, "branch": team.target_branch(), "changes": texts });
+    context.output.answer(&data, || {
+        if texts.is_empty() {
+            return format!("your branch already has all commits of {}\n", one_line(team.target_branch().short()));
+        }
+        texts.iter().map(|text| format!("{text}\n")).collect()
+    })
 }

@@ -649,7 +649,7 @@ fn conflict_with_person_stops_launch() {
     let refused = workspace.run(&["run", "crew"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("cannot merge main into brigade/crew: conflict in log.txt"), "{refused:?}");
-    assert!(refused.err.contains("hint: `git -C .worktrees/crew merge "), "{refused:?}");
+    assert!(refused.err.contains("hint: `git merge brigade/crew` in your checkout"), "{refused:?}");
     assert_eq!(workspace.events(), events, "a refused launch pushes out the log of the last run");
     let refused = workspace.run(&["merge"]);
     assert!(refused.code == Some(1) && refused.err.contains("conflicts with main in log.txt"), "{refused:?}");

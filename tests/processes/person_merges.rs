@@ -14,6 +14,7 @@ const KILLING_GIT: &str = r#"#!/bin/sh
 PATH=ORIGINAL_PATH
 echo x >> FOLDER/calls
 case "WHEN $*" in
+*" --dry-run "*) exec git "$@";;
 "within "*" read-tree "*)
     git "$@" &
     while ! test -e FOLDER/blocked && kill -0 $! 2> /dev/null; do sleep 0.01; done
@@ -87,6 +88,11 @@ impl Checkout {
 
     /// Merges, and kills at this call of git. Returns the answer, and whether there was such a call.
     fn killed_merge(&self, when: &str, call: usize) -> (ProcessOutput, bool) {
+        self.killed(&["merge"], when, call)
+    }
+
+    /// Runs a command, and kills it at this call of git. Returns the answer, and whether there was such a call.
+    fn killed(&self, command: &[&str], when: &str, call: usize) -> (ProcessOutput, bool) {
         let (folder, path) = (self.folder.path().display().to_string(), std::env::var("PATH").unwrap());
         let text = KILLING_GIT.replace("ORIGINAL_PATH", &format!("'{path}'")).replace("FOLDER", &folder);
         let text = text.replace("WHEN", when).replace("CALL", &call.to_string());
@@ -96,7 +102,7 @@ impl Checkout {
         for file in ["calls", "killed"] {
             let _ = fs::remove_file(self.folder.path().join(file));
         }
-        let mut command = self.workspace.brigade(&["merge"]);
+        let mut command = self.workspace.brigade(command);
         command.env("PATH", format!("{folder}:{path}"));
         (ProcessOutput::of(command), self.folder.path().join("killed").exists())
     }
@@ -200,7 +206,7 @@ fn merge_whose_git_fails_changes_nothing() {
         assert_eq!(checkout.git(&["rev-parse", "main"]), before);
         checkout.assert_tidy("git failed");
         if fails {
-            assert!(merge.err.contains("slow"), "{merge:?}");
+            assert!(merge.err.contains("git cannot write the files: ") && merge.err.contains("slow"), "{merge:?}");
             checkout.git(&["config", "filter.slow.smudge", "cat"]);
         } else {
             checkout.disarm();
@@ -223,4 +229,36 @@ fn change_of_person_after_killed_merge_is_kept() {
     checkout.git(&["checkout", "-q", "--", "a.txt"]);
     checkout.assert_tidy("after the change is undone");
     checkout.assert_merged("after the change is undone");
+}
+
+/// The commits of the team are always on its branch, or kept by a ref.
+#[test]
+fn killed_record_of_taken_work_is_completed() {
+    let is_full = std::env::var_os("BRIGADE_CHAOS_COUNT").is_some();
+    let (first, step) = if is_full { (1, 1) } else { (fastrand::usize(1..=4), 4) };
+    let last = AtomicUsize::new(usize::MAX);
+    let calls = (first..).step_by(step).take_while(|call| *call < last.load(Ordering::Relaxed));
+    run_in_threads(PROCESS_CHECKS_AT_ONCE, calls, |call| {
+        let checkout = Checkout::new(false);
+        let (main, old) = (checkout.git(&["rev-parse", "main"]), checkout.git(&["rev-parse", "brigade/crew"]));
+        let when = if call % 2 == 0 { "before" } else { "after" };
+        let record = ["merge", "--taken"];
+        if !checkout.killed(&record, when, call).1 {
+            last.fetch_min(call, Ordering::Relaxed);
+        }
+        let containing = format!("--contains={old}");
+        assert_ne!(checkout.git(&["for-each-ref", &containing]), "", "{when} call {call}");
+        let recorded = checkout.workspace.run(&record);
+        assert_eq!(recorded.code, Some(0), "{when} call {call}: {recorded:?}");
+        assert_eq!(checkout.git(&["rev-parse", "brigade/crew"]), main, "{when} call {call}");
+        let cleaned = checkout.workspace.run(&["clean"]);
+        let name = format!("refs/brigade/crew/taken/{}", &old[..12]);
+        assert!(cleaned.err.contains(&name) && cleaned.err.contains("`brigade clean --taken --yes`"), "{cleaned:?}");
+    });
+    assert!(last.load(Ordering::Relaxed) > 15, "{last:?} calls of git");
+    let checkout = Checkout::new(false);
+    assert_eq!(checkout.workspace.run(&["merge", "--taken"]).code, Some(0));
+    let removed = checkout.workspace.run(&["clean", "--taken", "--yes"]);
+    assert!(removed.out.contains("removed ref refs/brigade/crew/taken/"), "{removed:?}");
+    assert_eq!(checkout.git(&["for-each-ref", "refs/brigade"]), "");
 }

@@ -25,6 +25,7 @@ mod reviews;
 mod setup;
 mod sources;
 mod take_over;
+mod taken;
 mod team_branch;
 mod teammate;
 mod teammate_git;

@@ -34,7 +34,7 @@ fn assert_decoys_stay(repo: &TestRepository, other: &str) {
 fn take_over(repo: &TestRepository) -> Result<String, String> {
     let program = Some(env!("CARGO_BIN_EXE_brigade").into());
     let drivers = DriverOptions { program, launch_sandbox: Some(sandbox(repo.path())) };
-    let taken = GitRepository::take_over(repo.path(), "crew", &"brigade/crew".into(), drivers);
+    let taken = GitRepository::take_over(repo.path(), "crew", &"brigade/crew".into(), &[], drivers);
     taken.map(|taken| taken.after).map_err(|error| error.to_string())
 }
 

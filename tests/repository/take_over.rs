@@ -29,7 +29,7 @@ fn take_over(repo: &TestRepository) -> Result<TakeOver, String> {
 fn take_over_in(folder: &Path, branch: &str) -> Result<TakeOver, String> {
     let drivers =
         DriverOptions { program: Some(env!("CARGO_BIN_EXE_brigade").into()), launch_sandbox: Some(sandbox(folder)) };
-    GitRepository::take_over(folder, "crew", &branch.into(), drivers).map_err(|error| error.to_string())
+    GitRepository::take_over(folder, "crew", &branch.into(), &[], drivers).map_err(|error| error.to_string())
 }
 
 fn commits_ahead(repo: &TestRepository) -> usize {
@@ -55,7 +55,7 @@ async fn take_over_fast_forwards_or_merges() {
     fs::write(repo.path().join("own.txt"), "unsaved\n").unwrap();
     let before = repo.git(&["rev-parse", "HEAD"]);
     let taken = take_over(&repo).unwrap();
-    assert_eq!(taken, TakeOver { into: "main".into(), before, after: repo.team_tip() });
+    assert_eq!(taken, TakeOver { into: "main".into(), before, after: repo.team_tip(), is_taken: false });
     assert_eq!((repo.checkout_status().as_str(), commits_ahead(&repo)), ("?? own.txt", 0));
     assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("of the team"));
     let again = take_over(&repo).unwrap();
@@ -88,7 +88,7 @@ fn add_ignored_file(repo: &TestRepository) {
 #[tokio::test]
 async fn failed_take_over_changes_nothing() {
     type Prepare = fn(&TestRepository);
-    let cases: [(Prepare, &str, &str); 13] = [
+    let cases: [(Prepare, &str, &str); 18] = [
         (|repo| edit(repo.path(), "f.txt", |text| text + "unsaved\n"), "uncommitted changes: f.txt", "git stash"),
         (
             |repo| {
@@ -118,7 +118,7 @@ async fn failed_take_over_changes_nothing() {
                 repo.git(&["switch", "-q", "main"]);
                 repo.git(&["merge", "-q", "--no-ff", "--no-commit", "side"]);
             },
-            "a merge is unfinished",
+            "a git merge is unfinished",
             "git merge --abort",
         ),
         (
@@ -147,12 +147,12 @@ async fn failed_take_over_changes_nothing() {
                 repo.commit_as_person();
                 assert_ne!(git_output(repo.path(), &["stash", "pop", "-q"]).0, Some(0));
             },
-            "resolve your current index",
-            "git stash",
+            "your index has conflicts in brigade.toml. hint",
+            "`git add` the files",
         ),
         (
             |repo| fs::write(repo.path().join(".git/index.lock"), "").unwrap(),
-            "another program has locked your index",
+            "index.lock. hint: wait until it has ended",
             "If no git runs, `rm ",
         ),
         (
@@ -174,6 +174,39 @@ async fn failed_take_over_changes_nothing() {
             "git -c merge.ff=true merge brigade/crew",
         ),
         (|repo| drop(repo.git(&["update-ref", "-d", "refs/heads/brigade/crew"])), "there is no such branch", ""),
+        (
+            |repo| fs::write(repo.path().join(".git/refs/heads/main.lock"), "").unwrap(),
+            "refs/heads/main.lock. hint: wait until it has ended",
+            "If no git runs, `rm ",
+        ),
+        (
+            |repo| fs::write(repo.path().join(".git/index"), "damaged\n").unwrap(),
+            "git cannot read your index: ",
+            "`rm .git/index && git reset`",
+        ),
+        (
+            |repo| {
+                repo.git(&["switch", "-q", "--detach"]);
+                repo.git(&["bisect", "start"]);
+            },
+            "a git bisect is unfinished",
+            "`git bisect reset`",
+        ),
+        (
+            |repo| {
+                fs::create_dir(repo.path().join(".git/rebase-apply")).unwrap();
+                fs::write(repo.path().join(".git/rebase-apply/applying"), "").unwrap();
+            },
+            "a git am is unfinished",
+            "`git am --continue`",
+        ),
+        (
+            |repo| {
+                repo.git(&["switch", "-q", "--orphan", "empty"]);
+            },
+            "your branch `empty` has no commit",
+            "`git switch BRANCH`",
+        ),
     ];
     for (prepare, reason, hint) in cases {
         let repo = merged().await;
@@ -181,7 +214,9 @@ async fn failed_take_over_changes_nothing() {
         let state = || {
             let files = ["f.txt", "own/env", ".git/HEAD", ".git/refs/heads/main", ".git/index.lock"]
                 .map(|file| fs::read(repo.path().join(file)).ok());
-            (files, repo.checkout_status(), repo.path().join(".git/MERGE_HEAD").exists())
+            // Git cannot read a damaged index.
+            let status = git_output(repo.path(), &["status", "--porcelain"]);
+            (files, status, repo.path().join(".git/MERGE_HEAD").exists())
         };
         let before = state();
         let error = take_over(&repo).map_or_else(|error| error, |taken| panic!("{reason}: {taken:?}"));
@@ -360,7 +395,10 @@ async fn take_over_does_what_git_merge_does() {
             "same content on both sides",
             Branches {
                 before: |_| {},
-                of_team: |folder| write(folder, "same.txt", "same\n"),
+                of_team: |folder| {
+                    write(folder, "same.txt", "same\n");
+                    write(folder, "more.txt", "more\n");
+                },
                 of_person: Some(|folder| write(folder, "same.txt", "same\n")),
                 local: |_| {},
             },
@@ -435,7 +473,7 @@ async fn take_over_finishes_after_killed_update_of_branch() {
     for lock in ["refs/heads/main.lock", "HEAD.lock"] {
         fs::write(repo.path().join(".git").join(lock), format!("{after}\n")).unwrap();
     }
-    assert_eq!(take_over(&repo), Ok(TakeOver { into: "main".into(), before, after }));
+    assert_eq!(take_over(&repo), Ok(TakeOver { into: "main".into(), before, after, is_taken: false }));
     assert_eq!(repo.checkout_status(), "");
     assert_eq!(fs::read(&record).unwrap(), b"");
     // Killed between the last two steps.
@@ -466,7 +504,7 @@ async fn planted_record_of_merge_changes_no_other_file() {
     let other = repo.git(&["commit-tree", "main^{tree}", "-m", "Unrelated"]);
     let record = format!("{{\"branch\":\"main\",\"before\":\"{before}\",\"after\":\"{other}\"}}");
     fs::write(repo.path().join(".git/brigade-merge"), record).unwrap();
-    assert_eq!(take_over(&repo), Ok(TakeOver { into: "main".into(), before, after: repo.team_tip() }));
+    assert_eq!(take_over(&repo), Ok(TakeOver { into: "main".into(), before, after: repo.team_tip(), is_taken: false }));
     assert_eq!(fs::read_to_string(&target).unwrap(), "mine\n");
 }
 

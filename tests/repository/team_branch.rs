@@ -110,23 +110,21 @@ async fn conflict_with_person_stops_launch_until_resolved() {
     repo.commit_as_person();
     let (before, tip) = (person_snapshot(&repo), repo.team_tip());
     let refused = repo.refused_launch().await;
-    let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge ";
-    assert!(refused.contains(&format!("{why}{}`", &repo.git(&["rev-parse", "main"])[..12])), "{refused}");
+    let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git merge brigade/crew` in your checkout";
+    assert!(refused.contains(why) && refused.contains("`brigade merge --taken crew`"), "{refused}");
+    let checked = GitRepository::check_launch(repo.path(), "crew").unwrap_err().to_string();
+    assert_eq!(checked.split_once("hint: ").unwrap().1, refused.split_once("hint: ").unwrap().1);
     assert_eq!((person_snapshot(&repo), repo.team_tip(), repo.team_status()), (before, tip, String::new()));
     // The person follows the hint. A launch in the middle of the merge loses nothing.
-    assert_ne!(git_output(&repo.team_worktree(), &["merge", &repo.git(&["rev-parse", "main"])]).0, Some(0));
-    let conflicted = team_file(&repo, "f.txt");
+    assert_ne!(git_output(repo.path(), &["merge", "brigade/crew"]).0, Some(0));
+    let conflicted = fs::read_to_string(repo.path().join("f.txt")).unwrap();
     repo.refused_launch().await;
-    assert_eq!(team_file(&repo, "f.txt"), conflicted);
-    edit(&repo.team_worktree(), "f.txt", |text| {
+    assert_eq!(fs::read_to_string(repo.path().join("f.txt")).unwrap(), conflicted);
+    edit(repo.path(), "f.txt", |text| {
         text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
     });
-    git(repo.team_worktree(), &["commit", "-q", "-a", "--no-edit"]);
-    let notices = repo.launch().await;
-    assert!(
-        notices.len() == 1 && notices[0].ends_with("in .worktrees/crew is merged into brigade/crew"),
-        "{notices:?}"
-    );
+    repo.git(&["commit", "-q", "-a", "--no-edit"]);
+    assert_eq!(repo.launch().await, [""; 0]);
     let text = repo.team_file("f.txt");
     assert!(text.contains("of the team") && text.contains("person's"), "{text}");
 }
@@ -606,7 +604,8 @@ async fn missing_commit_object_is_no_unborn_branch() {
         let commit = "5".repeat(40);
         fs::write(repo.path().join(".git/refs/heads").join(branch), format!("{commit}\n")).unwrap();
         let expected = format!("the object of its commit {commit} is missing");
-        let taken = GitRepository::take_over(repo.path(), "crew", &"brigade/crew".into(), DriverOptions::default());
+        let taken =
+            GitRepository::take_over(repo.path(), "crew", &"brigade/crew".into(), &[], DriverOptions::default());
         let error = taken.unwrap_err().to_string();
         assert!(error.contains(&expected) && !error.contains("git add"), "{error}");
     }

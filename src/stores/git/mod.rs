@@ -6,7 +6,8 @@
 //! The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
 //! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. `refs/brigade/<team>/trial/task-<id>` is the merge
 //! commit of a task that is being verified, `refs/brigade/<team>/merged/task-<id>` the last verified one: if the team branch has that, and
-//! the board does not record it yet, the next claim does.
+//! the board does not record it yet, the next claim does. `refs/brigade/<team>/taken/<commit>` keeps what the person took over in another
+//! form.
 //!
 //! Brigade writes nothing in the person's checkout, except when the person runs `brigade merge`; see [`take_over`].
 //!
@@ -28,7 +29,9 @@ pub mod inspection;
 pub mod leftovers;
 mod lfs;
 mod locks;
+mod lost_merges;
 mod merge_journal;
+mod merge_refusal;
 mod merges;
 mod opening;
 mod person_merge;
@@ -40,9 +43,11 @@ mod repair;
 mod resolutions;
 mod review_diff;
 mod running;
+pub mod set_aside;
 mod settings;
 mod setup;
 pub mod take_over;
+mod taken;
 mod team_branch;
 mod team_worktree;
 mod worktrees;
@@ -59,7 +64,7 @@ use parking_lot::Mutex;
 use crate::domain::access::PathRule;
 use crate::domain::branch_name::BranchName;
 use crate::domain::event::Notice;
-use crate::domain::task::Task;
+use crate::domain::task::{Task, TaskId};
 use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
 use crate::ports::{
@@ -71,11 +76,12 @@ use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use command::RepoPath;
+use lost_merges::find_lost_merges;
 use opening::open_checked;
 pub use settings::DriverOptions;
 use setup::SetupPlan;
 use take_over::TeamBranchProblem;
-use team_branch::{TeamBranch, checked_target, find_lost_merges};
+use team_branch::{TeamBranch, checked_target};
 use worktrees::Preparations;
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
@@ -209,7 +215,8 @@ impl RepositoryInner {
             notices.extend(self.branch.create_team_worktree()?.map(Notice::Warning));
             notices.extend(self.branch.merge_commits_of_person()?);
             notices.extend(self.branch.notice_of_team_worktree());
-            notices.extend(self.branch.merge_person_branch()?);
+            let completed: Vec<TaskId> = completed.iter().map(|assignment| assignment.task).collect();
+            notices.extend(self.branch.merge_person_branch(&completed)?);
         }
         // A file that cannot be copied is found before any work starts.
         let Setup { port_base, .. } = self.prepare_setup(&SetupPlace::Team)?;
@@ -247,7 +254,13 @@ impl Repository for GitRepository {
     async fn lost_merges(&self, merges: Vec<RecordedMerge>) -> Result<Option<Notice>, RepositoryError> {
         self.blocking(move |inner| {
             let lost = find_lost_merges(&inner.main, &inner.branch.team, &inner.branch.name, &merges)?;
-            Ok(lost.map(|TeamBranchProblem { reason, hint }| Notice::Warning(format!("{reason}. hint: {hint}"))))
+            for taken in &lost.taken {
+                // The branch was deleted after a squash, for example, and a `git gc` of the person would remove the commits.
+                inner.branch.keep_taken(taken, "HEAD")?;
+            }
+            Ok(lost
+                .problem
+                .map(|TeamBranchProblem { reason, hint }| Notice::Warning(format!("{reason}. hint: {hint}"))))
         })
         .await
     }

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use super::command::{RepoPath, failure, path_of, pathspec};
-use super::commits::list_files;
+use super::command::{GitCommand, GitOutput, RepoPath, failure, path_of, pathspec};
 use super::locks::{REF_LOCK_AGE, end_lock};
 use super::merge_journal::{CheckoutMove, MergeJournal};
+use super::merge_refusal::MergeRefusal;
 use super::merges::{MergedTree, merge_trees};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
 use super::written_files::restore_written_files;
@@ -26,29 +26,27 @@ const IDENTITY_VARIABLES: [&str; 5] =
 /// A merge of a branch into the branch of the person's checkout.
 pub(super) struct PersonMerge<'a> {
     main: &'a RepoPath,
+    team: &'a str,
     /// The branch that is merged.
     branch: &'a BranchName,
     journal: MergeJournal,
 }
 
 impl<'a> PersonMerge<'a> {
-    /// Prepares a merge of `branch`. It excludes other merges into this checkout.
+    /// Prepares a merge of `branch`, the branch of `team`. It excludes other merges into this checkout.
     ///
     /// # Errors
     /// Another merge runs, or the record of merges cannot be used.
-    pub(super) fn open(main: &'a RepoPath, branch: &'a BranchName) -> Result<Self, RepositoryError> {
+    pub(super) fn open(main: &'a RepoPath, team: &'a str, branch: &'a BranchName) -> Result<Self, RepositoryError> {
         match MergeJournal::open(main)? {
-            Some(journal) => Ok(Self { main, branch, journal }),
-            None => {
-                let reason = format!("cannot merge {branch}: another `brigade merge` runs in this checkout");
-                Err(RepositoryError::unusable_until(reason, "wait until it has ended, then `brigade merge` again"))
-            }
+            Some(journal) => Ok(Self { main, team, branch, journal }),
+            None => Err(MergeRefusal::Running.error(main, branch, team)),
         }
     }
 
     /// The error of a merge that changes nothing.
-    pub(super) fn refused(&self, why: impl AsRef<str>, hint: impl Into<String>) -> RepositoryError {
-        RepositoryError::unusable_until(format!("cannot merge {}: {}", self.branch, why.as_ref()), hint)
+    pub(super) fn refused(&self, refusal: &MergeRefusal) -> RepositoryError {
+        refusal.error(self.main, self.branch, self.team)
     }
 
     /// Finishes or undoes the move of a merge that was killed. Returns it if it is finished.
@@ -65,36 +63,42 @@ impl<'a> PersonMerge<'a> {
         Ok(self.settle(&killed)?.then_some(killed))
     }
 
-    /// The commit that the person's branch `into` gets: `tip`, or a new merge of it into `before`.
+    /// The commit that the person's branch `into` gets: `tip`, or a new merge of it into `before`. `content` is a commit with the content of
+    /// `before`; see [`RepoPath::joined_with`].
     ///
     /// # Errors
     /// The branches conflict, or the person's settings or git refuse the merge.
-    pub(super) fn create_commit(&self, into: &BranchName, before: &str, tip: &str) -> Result<String, RepositoryError> {
+    pub(super) fn create_commit(
+        &self,
+        into: &BranchName,
+        [before, content]: [&str; 2],
+        tip: &str,
+    ) -> Result<String, RepositoryError> {
         let (main, branch) = (self.main, self.branch);
-        let name = main.name_in_commands(branch)?;
-        let by_hand = || format!("`git merge {name}` shows what git reports");
         let setting = main.git(["config", "--get", "merge.ff"]).run()?.line().to_ascii_lowercase();
         let is_descendant = main.is_ancestor(before, tip)?;
         if is_descendant && !["false", "no", "off", "0"].contains(&setting.as_str()) {
             return Ok(tip.to_owned());
         }
         if setting == "only" {
-            let why = "it is not a fast-forward, and your setting merge.ff allows nothing else";
-            return Err(self.refused(why, format!("`git -c merge.ff=true merge {name}`")));
+            return Err(self.refused(&MergeRefusal::NotFastForward));
         }
-        let tree = match merge_trees(main, before, tip)? {
+        let tree = match merge_trees(main, content, tip)? {
             MergedTree::Clean(tree) => tree,
             MergedTree::Conflict { files, .. } => {
-                let why = format!("it conflicts with {into} in {}. Nothing was changed", list_files(&files));
-                return Err(self.refused(why, format!("`git merge {name}`, resolve the conflicts, and commit")));
+                return Err(self.refused(&MergeRefusal::Conflict { into: into.clone(), files }));
             }
-            MergedTree::Failed(reason) => return Err(self.refused(reason, by_hand())),
+            MergedTree::Failed(reason) => return Err(self.refused(&MergeRefusal::Git(reason))),
         };
         let names = format!("{tip}\t\tbranch '{branch}' of .\n");
         let message = main.git(["fmt-merge-msg"]).input(names).ok()?.out;
-        let identity = IDENTITY_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        let call = main.git(["commit-tree", &tree, "-p", before, "-p", tip, "-F", "-"]);
-        let commit = call.input(message).variables(identity).run()?;
+        self.commit([&tree, before, tip], message)
+    }
+
+    fn commit(&self, [tree, before, tip]: [&str; 3], message: Vec<u8>) -> Result<String, RepositoryError> {
+        let identity = || IDENTITY_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+        let call = self.main.git(["commit-tree", tree, "-p", before, "-p", tip, "-F", "-"]);
+        let commit = call.input(message).variables(identity()).run()?;
         if commit.code == 0 {
             return Ok(commit.line());
         }
@@ -102,9 +106,13 @@ impl<'a> PersonMerge<'a> {
         if error.is_general() {
             return Err(error);
         }
-        let why = commit.err.trim().lines().last().unwrap_or_default();
-        let hint = "if git does not know you: `git config --global user.name NAME`, and user.email";
-        Err(self.refused(why.trim_start_matches("fatal: "), hint))
+        for identity_of in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
+            let known = self.main.git(["var", identity_of]).variables(identity()).run()?;
+            if known.code != 0 {
+                return Err(self.refused(&MergeRefusal::NoIdentity(last_message(&known.err))));
+            }
+        }
+        Err(self.refused(&MergeRefusal::Git(last_message(&commit.err))))
     }
 
     /// Moves the checkout: its files, its index and its branch. Local changes of other files stay. After a kill, the next
@@ -122,24 +130,29 @@ impl<'a> PersonMerge<'a> {
             return Ok(());
         }
         written?;
-        let hint = "`git status` shows the files of this merge. Undo them, then `brigade merge` again";
-        Err(self.refused("your branch was moved meanwhile", hint))
+        Err(self.refused(&MergeRefusal::Moved))
     }
 
     /// Locks the index, checks that the move overwrites no change of the person, and records it.
     fn prepare(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
-        let hint = "move the files, then `brigade merge` again";
         let overwritten = overwritten_files(self.main, change)?;
         if !overwritten.is_empty() {
-            let files = list_files(&overwritten.into_iter().collect::<Vec<_>>());
-            return Err(self.refused(format!("it would overwrite untracked or ignored files: {files}"), hint));
+            return Err(self.refused(&MergeRefusal::FilesInTheWay(overwritten.into_iter().collect())));
         }
         self.lock_index()?;
+        self.wait_for_locks_of_branch(change)?;
         self.journal.copy_index()?;
+        let unmerged = self.index_call(["ls-files", "--unmerged", "-z"])?;
+        if !unmerged.out.is_empty() {
+            return Err(self.refused(&MergeRefusal::UnmergedIndex(unmerged_files(&unmerged))));
+        }
         let changed = self.changed_files(change)?;
         if !changed.is_empty() {
-            let why = format!("it would overwrite uncommitted changes: {}", list_files(&changed));
-            return Err(self.refused(why, "commit or `git stash` them, then `brigade merge` again"));
+            return Err(self.refused(&MergeRefusal::UncommittedChanges(changed)));
+        }
+        let refused = self.read_tree(change, &["--dry-run"])?;
+        if refused.code != 0 {
+            return Err(self.refused(&MergeRefusal::Overwrites(describe_refusal(&refused.err))));
         }
         self.journal.record(change)
     }
@@ -147,15 +160,69 @@ impl<'a> PersonMerge<'a> {
     fn lock_index(&self) -> Result<(), RepositoryError> {
         let started_at = Instant::now();
         while let Some(lock) = self.journal.lock_index()? {
-            // For example, an editor that runs `git status` holds it for an instant.
-            if started_at.elapsed() > INDEX_WAIT {
-                let lock = lock.display();
-                let why = format!("another program has locked your index ({lock})");
-                return Err(self.refused(why, format!("wait until it has ended. If no git runs, `rm {lock}`")));
-            }
-            thread::sleep(INDEX_PAUSE);
+            self.wait_for(&lock, started_at)?;
         }
         Ok(())
+    }
+
+    /// Waits until no other program has locked the branch. Git would find out after it has written the files.
+    fn wait_for_locks_of_branch(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
+        let started_at = Instant::now();
+        for lock in self.locks_of_branch(change) {
+            while lock.symlink_metadata().is_ok() {
+                self.wait_for(&lock, started_at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pauses while another program holds a lock. For example, an editor that runs `git status` holds it for an instant.
+    fn wait_for(&self, lock: &Path, started_at: Instant) -> Result<(), RepositoryError> {
+        if started_at.elapsed() > INDEX_WAIT {
+            return Err(self.refused(&MergeRefusal::Locked(lock.to_owned())));
+        }
+        thread::sleep(INDEX_PAUSE);
+        Ok(())
+    }
+
+    /// The locks of the refs that a move changes.
+    fn locks_of_branch(&self, change: &CheckoutMove) -> [PathBuf; 3] {
+        let branch = self.main.common_dir.join(format!("{}.lock", change.branch().full()));
+        [branch, self.main.git_dir.join("HEAD.lock"), self.main.git_dir.join("ORIG_HEAD.lock")]
+    }
+
+    /// Checks that git can read the index. Many other calls read it too, and would fail with another text.
+    ///
+    /// # Errors
+    /// Git cannot read it.
+    pub(super) fn check_index(&self) -> Result<(), RepositoryError> {
+        self.read_index(self.main.git(["ls-files", "--unmerged", "-z"])).map(drop)
+    }
+
+    /// Runs git with the new index.
+    fn index_call<'s>(&self, arguments: impl IntoIterator<Item = &'s str>) -> Result<GitOutput, RepositoryError> {
+        self.read_index(self.main.git(arguments).variables(self.journal.new_index()))
+    }
+
+    /// Runs a call that reads an index.
+    fn read_index(&self, call: GitCommand<'_>) -> Result<GitOutput, RepositoryError> {
+        let output = call.run()?;
+        // 1 means that files have changes.
+        if output.code <= 1 {
+            return Ok(output);
+        }
+        let error = failure("read your index".to_owned(), &output.err);
+        if error.is_general() {
+            return Err(error);
+        }
+        Err(self.refused(&MergeRefusal::UnreadableIndex(last_message(&output.err))))
+    }
+
+    /// Runs git to write the files and the new index.
+    fn read_tree(&self, change: &CheckoutMove, options: &[&str]) -> Result<GitOutput, RepositoryError> {
+        let start = ["read-tree", "-m", "-u"].iter().chain(options).copied();
+        let call = self.main.git(start.chain([change.before.as_str(), &change.after]));
+        call.variables(self.journal.new_index()).run()
     }
 
     /// The tracked files that the move writes and that have changes, in the index or not.
@@ -164,19 +231,14 @@ impl<'a> PersonMerge<'a> {
         let options = ["diff-tree", "-r", "-z", "--name-only", "--no-renames"];
         let moved = self.main.git(options.iter().copied().chain([before.as_str(), after])).ok()?;
         let moved: HashSet<&[u8]> = moved.fields().collect();
-        // It exits with 1 if files have changes.
-        let refresh = self.main.git(["update-index", "-q", "--refresh"]).variables(self.journal.new_index()).run()?;
-        if refresh.code > 1 {
-            return Err(failure("read your index".to_owned(), &refresh.err));
-        }
+        self.index_call(["update-index", "-q", "--refresh"])?;
         let options = ["diff-index", "-z", "--name-only", "--no-renames", "--ignore-submodules=all", before];
-        let changed = self.main.git(options).variables(self.journal.new_index()).ok()?;
+        let changed = self.index_call(options)?;
         Ok(changed.fields().filter(|path| moved.contains(path)).map(path_of).collect())
     }
 
     fn write_files(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
-        let call = self.main.git(["read-tree", "-m", "-u", &change.before, &change.after]);
-        let output = call.variables(self.journal.new_index()).run()?;
+        let output = self.read_tree(change, &[])?;
         if output.code == 0 {
             return self.journal.publish_index();
         }
@@ -184,8 +246,7 @@ impl<'a> PersonMerge<'a> {
         if error.is_general() {
             return Err(error);
         }
-        let hint = "commit, `git stash` or move the files, then `brigade merge` again";
-        Err(self.refused(describe_refusal(&output.err), hint))
+        Err(self.refused(&MergeRefusal::NotWritten(describe_refusal(&output.err))))
     }
 
     /// Ends a recorded move: it is finished if the index is the new one, and undone otherwise. Returns true if it is finished. If the
@@ -194,10 +255,7 @@ impl<'a> PersonMerge<'a> {
     /// # Errors
     /// Git cannot do so. The record stays, and the next call tries again.
     fn settle(&self, change: &CheckoutMove) -> Result<bool, RepositoryError> {
-        self.try_to_settle(change).map_err(|error| {
-            let why = format!("{error}. It is neither finished nor undone");
-            self.refused(why, "correct that, then `brigade merge` again, which finishes or undoes it")
-        })
+        self.try_to_settle(change).map_err(|error| self.refused(&MergeRefusal::Unsettled(error.to_string())))
     }
 
     fn try_to_settle(&self, change: &CheckoutMove) -> Result<bool, RepositoryError> {
@@ -233,16 +291,26 @@ impl<'a> PersonMerge<'a> {
 
     /// Removes the locks of refs that a killed `git update-ref` left.
     fn end_locks(&self, change: &CheckoutMove) -> Result<(), RepositoryError> {
-        let branch = change.branch();
-        if self.main.checked_out_branch()?.as_ref() != Some(&branch) {
+        if self.main.checked_out_branch()? != Some(change.branch()) {
             return Ok(());
         }
-        let branch = self.main.common_dir.join(format!("{}.lock", branch.full()));
-        for lock in [branch, self.main.git_dir.join("HEAD.lock"), self.main.git_dir.join("ORIG_HEAD.lock")] {
+        for lock in self.locks_of_branch(change) {
             end_lock(&lock, REF_LOCK_AGE);
         }
         Ok(())
     }
+}
+
+/// The last line of git's messages.
+fn last_message(error_text: &str) -> String {
+    let line = error_text.trim().lines().last().unwrap_or_default();
+    line.trim_start_matches("fatal: ").to_owned()
+}
+
+/// The files in the output of `git ls-files --unmerged`: mode, object, stage, a tab and the path.
+fn unmerged_files(output: &GitOutput) -> Vec<PathBuf> {
+    let path = |field: &[u8]| field.splitn(2, |byte| *byte == b'\t').nth(1).map(path_of);
+    output.fields().filter_map(path).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The untracked and ignored files of the person's checkout that the move would overwrite. Git refuses only the untracked ones.

@@ -11,8 +11,9 @@ use crate::domain::dropped_lines::{LineChanges, missing_lines};
 use crate::ports::RepositoryError;
 
 /// Entries of a checkout's git folder that exist during an unfinished operation, and the name of that operation.
-const UNFINISHED_OPERATIONS: [(&str, &str); 5] = [
+const UNFINISHED_OPERATIONS: [(&str, &str); 6] = [
     ("rebase-merge", "rebase"),
+    ("rebase-apply/applying", "am"),
     ("rebase-apply", "rebase"),
     ("CHERRY_PICK_HEAD", "cherry-pick"),
     ("REVERT_HEAD", "revert"),

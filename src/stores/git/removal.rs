@@ -20,7 +20,7 @@ impl RepositoryInner {
         let branch = worktree.branch.full();
         let tip = self.main.branch_commit(&worktree.branch)?;
         if let Some(tip) = &tip
-            && !self.main.is_ancestor(tip, &self.branch.target_ref())?
+            && !self.branch.has_merged(tip)?
         {
             let branch = &worktree.branch;
             return Ok(Some(format!("{name} stays: its branch {branch} has unmerged commits")));

@@ -1,21 +1,25 @@
 //! Takes the team branch over into the person's branch, when the person asks for it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::branch::recorded_base;
-use super::command::RepoPath;
+use super::command::{RepoPath, path_of};
 use super::commits::list_files;
+use super::lost_merges::find_lost_merges;
 use super::merge_journal::CheckoutMove;
+use super::merge_refusal::MergeRefusal;
 use super::merges::{MergedTree, merge_trees};
-use super::opening::open_checked;
+use super::opening::{find_checkout, open_checked};
 use super::person_merge::PersonMerge;
 use super::places::is_marked;
-use super::team_branch::{check_person_branch, checked_target, find_lost_merges};
+use super::team_branch::{TeamBranch, check_person_branch, checked_target, resolve_hint};
 use super::{DriverOptions, GitRepository};
 use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::short_commit;
+use crate::domain::event::Notice;
+use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{team_branch, team_folder};
-use crate::ports::{RecordedMerge, RepositoryError};
+use crate::ports::{Durability, RecordedMerge, RepositoryError};
 
 /// The state of a team branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub struct TakeOver {
     pub before: String,
     /// Its commit after the merge; the same if it already had everything.
     pub after: String,
+    /// `true` if it already had everything, in another form.
+    pub is_taken: bool,
 }
 
 impl GitRepository {
@@ -64,15 +70,9 @@ impl GitRepository {
     ) -> Result<TeamBranchStatus, RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = checked_target(&main, team, merge_into)?;
-        let commits_ahead = match main.branch_commit(&branch)? {
-            Some(tip) => {
-                let ahead = main.git(["rev-list", "--count", &tip, "^HEAD", "--"]).run()?;
-                if ahead.code == 0 { ahead.line().parse().unwrap_or(0) } else { 0 }
-            }
-            None => 0,
-        };
+        let commits_ahead = commits_ahead(&main, &branch)?;
         let lost = find_lost_merges(&main, team, &branch, recorded)?;
-        let problems = lost.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
+        let problems = lost.problem.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
         let name_in_commands = main.name_in_commands(&branch)?;
         Ok(TeamBranchStatus { branch, name_in_commands, commits_ahead, problems })
     }
@@ -88,55 +88,141 @@ impl GitRepository {
         check_person_branch(&main, &branch, main.checked_out_branch()?.as_ref())?;
         let tips = (main.checked_branch_commit(&branch)?, main.checked_head()?);
         let (Some(ours), Some(theirs)) = tips else { return Ok(()) };
+        let taken = main.find_taken(&ours, &theirs)?;
+        let theirs = taken.map_or_else(|| Ok(theirs.clone()), |taken| main.joined_with(&theirs, &taken))?;
         match merge_trees(&main, &ours, &theirs)? {
             MergedTree::Conflict { files, .. } => Err(RepositoryError::unusable_until(
                 format!("cannot merge your branch into {branch}: conflict in {}", list_files(&files)),
-                format!("`git merge {}`, and resolve the conflict", main.name_in_commands(&branch)?),
+                resolve_hint(&main, team)?,
             )),
             MergedTree::Clean(_) | MergedTree::Failed(_) => Ok(()),
         }
     }
 
     /// Merges `branch`, which the merges of `team` go into, into the branch of the person's checkout, as the person: a fast-forward, or a
-    /// merge commit. It runs no hook.
+    /// merge commit. It runs no hook. Nothing is merged if the person's branch has the work already, also in another form.
     /// Filters and merge drivers run in the sandbox of `drivers`. If it fails, nothing is changed. After a kill, the next call finishes
     /// or undoes the merge. Blocks.
     ///
     /// # Errors
-    /// As [`GitRepository::open`], or the merge is refused. The error names the files and the next step.
+    /// As [`GitRepository::open`], or the merge is refused. The error names the cause and the next step. If the branch was deleted, it
+    /// names the merges among `recorded` that were on it.
     pub fn take_over(
         workspace: &Path,
         team: &str,
         branch: &BranchName,
+        recorded: &[RecordedMerge],
         drivers: DriverOptions,
     ) -> Result<TakeOver, RepositoryError> {
-        let main = open_checked(workspace, drivers)?;
-        let merge = PersonMerge::open(&main, branch)?;
+        let main = open_for_merge(workspace, team, branch, drivers)?;
+        let merge = PersonMerge::open(&main, team, branch)?;
         let finished = merge.settle_killed()?;
         take_commits_of_person(&main, team, branch)?;
         let Some(tip) = main.checked_branch_commit(branch)? else {
-            return Err(merge.refused("there is no such branch", "`brigade run` creates it"));
+            let lost = find_lost_merges(&main, team, branch, recorded)?;
+            return Err(merge.refused(&MergeRefusal::of_missing_branch(lost)));
         };
-        if let Some(operation) = main.unfinished_operation() {
-            let hint = format!("`git {operation} --continue`, or `git {operation} --abort`");
-            return Err(merge.refused(format!("a {operation} is unfinished in your checkout"), hint));
-        }
-        let Some(into) = main.checked_out_branch()? else {
-            return Err(merge.refused("no branch is checked out (detached HEAD)", "`git switch BRANCH`"));
-        };
-        if into == *branch {
-            return Err(merge.refused("it is checked out here", "`git switch BRANCH`"));
-        }
+        let into =
+            checked_out_for_merge(&main, branch).and_then(|into| into.map_err(|refusal| merge.refused(&refusal)))?;
+        merge.check_index()?;
         let head = main.head()?;
         // For the person, a merge that is finished now is part of this one.
         let before = finished.map_or_else(|| head.clone(), |finished| finished.before);
-        if main.is_ancestor(&tip, &head)? {
-            return Ok(TakeOver { into, before, after: head });
+        let taken = main.find_taken(&tip, &head)?;
+        let is_taken = taken.as_ref() == Some(&tip);
+        if is_taken || main.is_ancestor(&tip, &head)? {
+            return Ok(TakeOver { into, before, after: head, is_taken });
         }
-        let after = merge.create_commit(&into, &head, &tip)?;
+        let content = taken.map_or_else(|| Ok(head.clone()), |taken| main.joined_with(&head, &taken))?;
+        let after = merge.create_commit(&into, [&head, &content], &tip)?;
         merge.apply(&CheckoutMove::new(&into, [head, after.clone()]))?;
-        Ok(TakeOver { into, before, after })
+        Ok(TakeOver { into, before, after, is_taken: false })
     }
+
+    /// Records that the person's branch has the work of the team branch in another form, as a launch does when it finds that. The merges
+    /// among `recorded` that no branch has count as work of the team branch. `completed` are the team's completed tasks. No team may run
+    /// meanwhile. Returns the texts about the change; none if there is nothing to record. Blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::take_over`], or the team worktree has work of the person.
+    pub fn record_taken(
+        workspace: &Path,
+        team: &str,
+        completed: &[TaskId],
+        recorded: &[RecordedMerge],
+        drivers: DriverOptions,
+    ) -> Result<Vec<Notice>, RepositoryError> {
+        let branch = team_branch(team);
+        let main = open_for_merge(workspace, team, &branch, drivers)?;
+        checked_target(&main, team, None)?;
+        let refused = |refusal: &MergeRefusal| refusal.error_of("set aside", &main, &branch, team);
+        let into = checked_out_for_merge(&main, &branch)?.map_err(|refusal| refused(&refusal))?;
+        let head = main.head()?;
+        let team_branch = TeamBranch::new(main.clone(), team.to_owned(), branch.clone(), Durability::Power);
+        let tip = main.checked_branch_commit(&branch)?;
+        let tip = tip.map_or(Ok(None), |tip| Ok(if main.is_ancestor(&tip, &head)? { None } else { Some(tip) }))?;
+        if let Some(tip) = &tip {
+            if main.is_ancestor(&head, tip)? {
+                return Err(refused(&MergeRefusal::NothingOfPerson(into.to_string())));
+            }
+            if let Some(refusal) = work_in_team_worktree(&team_branch)? {
+                return Err(refused(&refusal));
+            }
+        }
+        let mut notices = team_branch.record_lost_as_taken(&find_lost_merges(&main, team, &branch, recorded)?)?;
+        if let Some(tip) = &tip {
+            notices.extend(team_branch.follow_taken(tip, &head, into.short(), completed)?);
+        }
+        Ok(notices)
+    }
+}
+
+/// The work of the person in the team worktree, which its next update would refuse to overwrite.
+fn work_in_team_worktree(team_branch: &TeamBranch) -> Result<Option<MergeRefusal>, RepositoryError> {
+    let Some(at) = team_branch.find_team_worktree() else { return Ok(None) };
+    let folder = team_branch.team_worktree().name;
+    if let Some(commit) = team_branch.commits_of_person(&at)?.first() {
+        let work = format!("the commit {}", short_commit(commit));
+        return Ok(Some(MergeRefusal::WorkInTeamWorktree { folder, work }));
+    }
+    let changes = at.changes(&[])?;
+    let changed: Vec<PathBuf> = changes.fields().filter_map(|field| field.get(3..)).map(path_of).collect();
+    if changed.is_empty() {
+        return Ok(None);
+    }
+    let work = format!("uncommitted changes in {}", list_files(&changed));
+    Ok(Some(MergeRefusal::WorkInTeamWorktree { folder, work }))
+}
+
+/// The person's checkout, for a merge of `branch`, the branch of `team`.
+fn open_for_merge(
+    workspace: &Path,
+    team: &str,
+    branch: &BranchName,
+    drivers: DriverOptions,
+) -> Result<RepoPath, RepositoryError> {
+    let checkout = find_checkout(workspace, drivers.clone())?;
+    if checkout.checked_head()?.is_none() {
+        let unborn = checkout.checked_out_branch()?.map_or_else(|| "HEAD".to_owned(), |unborn| unborn.to_string());
+        return Err(MergeRefusal::Unborn(unborn).error(&checkout, branch, team));
+    }
+    open_checked(workspace, drivers)
+}
+
+/// The branch of the person's checkout that can get a merge of `branch`.
+fn checked_out_for_merge(
+    main: &RepoPath,
+    branch: &BranchName,
+) -> Result<Result<BranchName, MergeRefusal>, RepositoryError> {
+    if let Some(operation) = main.unfinished_operation() {
+        return Ok(Err(MergeRefusal::Unfinished(operation)));
+    }
+    Ok(match main.checked_out_branch()? {
+        None if main.git_dir.join("BISECT_LOG").exists() => Err(MergeRefusal::Bisecting),
+        None => Err(MergeRefusal::DetachedHead),
+        Some(into) if into == *branch => Err(MergeRefusal::CheckedOutHere),
+        Some(into) => Ok(into),
+    })
 }
 
 /// Moves a team branch to what the person committed on it in the team worktree. Commits that do not continue the branch wait for the next
@@ -156,6 +242,17 @@ fn take_commits_of_person(main: &RepoPath, team: &str, branch: &BranchName) -> R
         main.git(["update-ref", "-m", "brigade: commits of the person", &name, &head, &tip]).ok()?;
     }
     Ok(())
+}
+
+/// The number of commits of the team branch whose work the person's checkout has in no form.
+fn commits_ahead(main: &RepoPath, branch: &BranchName) -> Result<usize, RepositoryError> {
+    let Some(tip) = main.branch_commit(branch)? else { return Ok(0) };
+    let head = main.head()?;
+    let taken = main.find_taken(&tip, &head)?.map(|taken| format!("^{taken}"));
+    let not_head = format!("^{head}");
+    let options = ["rev-list", "--count", &tip, &not_head].into_iter().chain(taken.as_deref());
+    let ahead = main.git(options.chain(["--"])).ok()?;
+    Ok(ahead.line().parse().unwrap_or(0))
 }
 
 fn worktree_problem(

@@ -1,14 +1,12 @@
 //! The team branch: it starts at the person's commit, and only verified merges and the person's own commits move it.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use super::branch::is_commit;
 use super::command::{RepoPath, failure, git, text_of};
-use super::commits::{list_files, list_names};
+use super::commits::list_files;
 use super::files::{self, failed};
 use super::git_folder::GitFolder;
 use super::merges::{MergedTree, merge_trees};
@@ -18,10 +16,11 @@ use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::name::LEAD;
+use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{
     TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, WorktreeName, team_branch, team_folder,
 };
-use crate::ports::{Durability, PublishOutcome, RecordedMerge, RepositoryError, TEAMMATES_DOMAIN};
+use crate::ports::{Durability, PublishOutcome, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
 
 /// The folders that git keeps in a checkout's git folder during a rebase.
@@ -224,6 +223,24 @@ pub(super) struct TeamBranch {
     pub(super) reported_problem: Mutex<Option<String>>,
 }
 
+/// A commit of the person that the team branch gets.
+pub(super) struct PersonCommit<'a> {
+    pub(super) commit: &'a str,
+    /// A commit with the same content, which is merged. It may also descend from work of the team that the person has in another form.
+    pub(super) content: &'a str,
+    /// The description.
+    pub(super) name: &'a str,
+    pub(super) is_in_team_worktree: bool,
+}
+
+/// The next step of a person whose branch conflicts with the team branch.
+pub(super) fn resolve_hint(main: &RepoPath, team: &str) -> Result<String, RepositoryError> {
+    let branch = main.name_in_commands(&team_branch(team))?;
+    Ok(format!(
+        "`git merge {branch}` in your checkout, resolve the conflicts, commit, and launch the team again. If your branch has this work already, in another form: `brigade merge --taken {team}`"
+    ))
+}
+
 /// The result of merging the person's commit.
 enum PersonMerge {
     /// The team branch had the commit.
@@ -277,18 +294,36 @@ impl TeamBranch {
         if is_launched { cause().unwrap_or(error) } else { error }
     }
 
-    /// Merges the person's commit into the team branch. A branch that the person chose gets only verified merges.
-    pub(super) fn merge_person_branch(&self) -> Result<Option<Notice>, RepositoryError> {
+    /// Merges the person's commit into the team branch. If the person's branch has all work of the team branch in another form, the team
+    /// branch starts from there, unless tasks are in progress that are not `completed`. A branch that the person chose gets only verified
+    /// merges.
+    pub(super) fn merge_person_branch(&self, completed: &[TaskId]) -> Result<Vec<Notice>, RepositoryError> {
         if self.name != team_branch(&self.team) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let person_branch = self.main.checked_out_branch()?;
         check_person_branch(&self.main, &self.name, person_branch.as_ref())?;
         let theirs = self.main.head()?;
         let name = person_branch.map_or_else(|| short_commit(&theirs).to_owned(), |branch| branch.to_string());
-        match self.merge_of_person(&theirs, &name, short_commit(&theirs))? {
-            PersonMerge::NotNeeded => Ok(None),
-            PersonMerge::Merged(notice) => Ok(notice),
+        let onto = self.target_commit()?;
+        let taken = self.main.find_taken(&onto, &theirs)?;
+        if taken.as_ref() == Some(&onto) {
+            return self.follow_taken(&onto, &theirs, &name, completed);
+        }
+        let content = taken.as_ref().map(|taken| self.main.joined_with(&theirs, taken)).transpose()?;
+        let content = content.as_deref().unwrap_or(&theirs);
+        let commit = PersonCommit { commit: &theirs, content, name: &name, is_in_team_worktree: false };
+        match self.merge_of_person(&commit)? {
+            PersonMerge::NotNeeded => Ok(Vec::new()),
+            PersonMerge::Merged(notice) => {
+                let note = taken.map(|taken| {
+                    let (target, taken) = (&self.name, short_commit(&taken));
+                    Notice::Info(format!(
+                        "{name} has the work of {target} up to {taken} in another form; the rest stays on {target}"
+                    ))
+                });
+                Ok(note.into_iter().chain(notice).collect())
+            }
         }
     }
 
@@ -302,9 +337,8 @@ impl TeamBranch {
                 return Err(RepositoryError::Failed { action: format!("take over the commits in {folder}"), reason });
             }
             let name = short_commit(&theirs);
-            if let PersonMerge::Merged(notice) =
-                self.merge_of_person(&theirs, name, short_commit(&self.target_commit()?))?
-            {
+            let commit = PersonCommit { commit: &theirs, content: &theirs, name, is_in_team_worktree: true };
+            if let PersonMerge::Merged(notice) = self.merge_of_person(&commit)? {
                 notices.push(Notice::Info(format!("the commit {name} in {folder} is merged into {target}")));
                 notices.extend(notice);
             }
@@ -312,20 +346,25 @@ impl TeamBranch {
         Ok(notices)
     }
 
-    /// Merges a commit of the person into the team branch. `name` describes the commit. `other` is the commit to merge in the team worktree
-    /// if there is a conflict.
-    fn merge_of_person(&self, theirs: &str, name: &str, other: &str) -> Result<PersonMerge, RepositoryError> {
+    /// Merges a commit of the person into the team branch.
+    fn merge_of_person(&self, commit: &PersonCommit<'_>) -> Result<PersonMerge, RepositoryError> {
+        let PersonCommit { commit: theirs, name, .. } = commit;
         let onto = self.target_commit()?;
         if self.main.is_ancestor(theirs, &onto)? {
             return Ok(PersonMerge::NotNeeded);
         }
         let new = if self.main.is_ancestor(&onto, theirs)? {
-            theirs.to_owned()
+            (*theirs).to_owned()
         } else {
-            self.create_merge_of_person(&onto, theirs, name, other)?
+            self.create_merge_of_person(&onto, commit)?
         };
-        match self.move_target(&onto, &new, &format!("brigade: merge {name}"))? {
-            PublishOutcome::Done(notice) => Ok(PersonMerge::Merged(notice)),
+        Ok(PersonMerge::Merged(self.move_to(&onto, &new, name)?))
+    }
+
+    /// Moves the team branch to a commit with those of the person. Returns a problem with the team worktree.
+    pub(super) fn move_to(&self, onto: &str, new: &str, name: &str) -> Result<Option<Notice>, RepositoryError> {
+        match self.move_target(onto, new, &format!("brigade: merge {name}"))? {
+            PublishOutcome::Done(notice) => Ok(notice),
             PublishOutcome::Moved => {
                 let action = format!("merge {name} into {}", self.name);
                 Err(RepositoryError::Failed { action, reason: "others moved the branch meanwhile".to_owned() })
@@ -333,36 +372,48 @@ impl TeamBranch {
         }
     }
 
-    fn create_merge_of_person(
+    pub(super) fn create_merge_of_person(
         &self,
         onto: &str,
-        theirs: &str,
-        name: &str,
-        other: &str,
+        commit: &PersonCommit<'_>,
     ) -> Result<String, RepositoryError> {
+        let PersonCommit { commit: theirs, content, name, .. } = commit;
         let target = &self.name;
-        let folder = self.team_worktree().name;
-        let is_merging = self.find_team_worktree().is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         let refused = |why: String| {
-            let hint = if is_merging {
-                format!("a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`")
-            } else {
-                format!("`git -C {folder} merge {other}`, resolve and commit it there")
-            };
-            let hint = format!("{hint}, then launch the team again");
-            RepositoryError::unusable_until(format!("cannot merge {name} into {target}: {why}"), hint)
+            let reason = format!("cannot merge {name} into {target}: {why}");
+            match self.conflict_hint(onto, commit) {
+                Ok(hint) => RepositoryError::unusable_until(reason, hint),
+                Err(error) => error,
+            }
         };
-        let tree = match merge_trees(&self.main, onto, theirs)? {
+        let tree = match merge_trees(&self.main, onto, content)? {
             MergedTree::Clean(tree) => tree,
             MergedTree::Conflict { files, .. } => return Err(refused(format!("conflict in {}", list_files(&files)))),
             MergedTree::Failed(reason) => return Err(refused(reason)),
         };
-        if !self.main.missing(onto, theirs, &tree)?.is_empty() {
+        if !self.main.missing(onto, content, &tree)?.is_empty() {
             return Err(refused("the merge would drop lines, although git reports no conflict".to_owned()));
         }
         let author = [format!("{LEAD} ({})", self.team), format!("{LEAD}{TEAMMATES_DOMAIN}")];
         let text = format!("Merge {name} into {target}\n");
         self.main.commit_tree([&tree, &text], &[onto, theirs], author)
+    }
+
+    /// The next step after a conflict. A conflict with the person's branch is resolved in the person's checkout, one with a commit in the
+    /// team worktree there.
+    fn conflict_hint(&self, onto: &str, commit: &PersonCommit<'_>) -> Result<String, RepositoryError> {
+        let folder = self.team_worktree().name;
+        let is_merging = self.find_team_worktree().is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
+        if is_merging {
+            Ok(format!(
+                "a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`, then launch the team again"
+            ))
+        } else if commit.is_in_team_worktree {
+            let other = short_commit(onto);
+            Ok(format!("`git -C {folder} merge {other}`, resolve and commit it there, then launch the team again"))
+        } else {
+            resolve_hint(&self.main, &self.team)
+        }
     }
 
     /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree.
@@ -424,61 +475,4 @@ impl TeamBranch {
         let synced = [path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
         synced.map_err(|error| failed("sync", path, &error))
     }
-}
-
-/// Finds merges that the board records and that are no longer on the team branch: it was reset, renamed or deleted. Returns the problem
-/// if the branch `target` and the person's branch both lack some of these merges.
-pub(super) fn find_lost_merges(
-    main: &RepoPath,
-    team: &str,
-    target: &BranchName,
-    merges: &[RecordedMerge],
-) -> Result<Option<TeamBranchProblem>, RepositoryError> {
-    let merges: Vec<&RecordedMerge> = merges.iter().filter(|merge| is_commit(&merge.commit)).collect();
-    if merges.is_empty() {
-        return Ok(None);
-    }
-    let input: String = merges.iter().map(|merge| format!("{}\n", merge.commit)).collect();
-    let types = main.git(["cat-file", "--batch-check=%(objecttype)"]).input(input).ok()?.line();
-    let exists = types.lines().map(|object_type| object_type == "commit");
-    let (present, gone): (Vec<_>, Vec<_>) = merges.into_iter().zip(exists).partition(|(_, exists)| *exists);
-    let mut input: String = present.iter().map(|(merge, _)| format!("{}\n", merge.commit)).collect();
-    input.push_str("^HEAD\n");
-    let tip = main.checked_branch_commit(target)?;
-    if let Some(tip) = &tip {
-        input.push_str(&format!("^{tip}\n"));
-    }
-    let beyond = main.git(["rev-list", "--stdin"]).input(input).ok()?.line();
-    let beyond: HashSet<&str> = beyond.lines().collect();
-    let lost: Vec<&RecordedMerge> =
-        present.into_iter().map(|(merge, _)| merge).filter(|merge| beyond.contains(merge.commit.as_str())).collect();
-    let gone: Vec<&RecordedMerge> = gone.into_iter().map(|(merge, _)| merge).collect();
-    if lost.is_empty() && gone.is_empty() {
-        return Ok(None);
-    }
-    let mut hints = Vec::new();
-    if !lost.is_empty() {
-        // The others are part of these.
-        let commits = lost.iter().map(|merge| merge.commit.as_str());
-        let tips = main.git(["merge-base", "--independent"].into_iter().chain(commits)).ok()?.line();
-        let tips: Vec<&str> = tips.lines().map(short_commit).collect();
-        let first = tips.first().copied().unwrap_or_default();
-        let command = match &tip {
-            None => format!("`git branch {target} {first}` adds them"),
-            Some(tip) if tips.len() == 1 && main.is_ancestor(tip, first)? => {
-                format!("`git branch -f {target} {first}` adds them")
-            }
-            Some(_) => format!("`git -C {} merge {}` and the next launch add them", team_folder(team), tips.join(" ")),
-        };
-        hints.push(format!("{command}, unless you took them over as other commits"));
-    }
-    if !gone.is_empty() {
-        let ids: Vec<String> = gone.iter().map(|merge| merge.task.0.to_string()).collect();
-        let ids = ids.join(" ");
-        hints.push(format!("the commits of some do not exist any more: `brigade tasks reopen {ids}`"));
-    }
-    let missing: Vec<&RecordedMerge> = lost.into_iter().chain(gone).collect();
-    let named = |merge: &&RecordedMerge| format!("{} ({})", merge.task, short_commit(&merge.commit));
-    let reason = format!("merges of completed tasks are not on {target}: {}", list_names(missing.iter().map(named)));
-    Ok(Some(TeamBranchProblem { reason, hint: hints.join("; ") }))
 }

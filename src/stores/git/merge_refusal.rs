@@ -1,0 +1,137 @@
+//! The reasons why `brigade merge` changes nothing. Each has the next step of its own.
+
+use std::path::PathBuf;
+
+use super::command::RepoPath;
+use super::commits::list_files;
+use super::lost_merges::LostMerges;
+use super::take_over::TeamBranchProblem;
+use crate::domain::branch_name::BranchName;
+use crate::ports::RepositoryError;
+
+/// The reason why a branch is not merged into that of the person's checkout.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MergeRefusal {
+    #[error("another `brigade merge` runs in this checkout")]
+    Running,
+    #[error("there is no such branch")]
+    NoBranch,
+    #[error("there is no such branch. Your branch has its work already, in another form")]
+    BranchTaken,
+    #[error("there is no such branch, and {merges}")]
+    BranchLost { merges: String, hint: String },
+    #[error("your branch `{0}` has no commit")]
+    Unborn(String),
+    #[error("a git {0} is unfinished in your checkout")]
+    Unfinished(&'static str),
+    #[error("a git bisect is unfinished in your checkout")]
+    Bisecting,
+    #[error("no branch is checked out (detached HEAD)")]
+    DetachedHead,
+    #[error("it is checked out here")]
+    CheckedOutHere,
+    #[error("it conflicts with {into} in {}. Nothing was changed", list_files(files))]
+    Conflict { into: BranchName, files: Vec<PathBuf> },
+    #[error("{0} has no commit that it lacks, so it cannot have its work in another form")]
+    NothingOfPerson(String),
+    #[error("there is work of yours in {folder}: {work}")]
+    WorkInTeamWorktree { folder: String, work: String },
+    #[error("it is not a fast-forward, and your setting merge.ff allows nothing else")]
+    NotFastForward,
+    #[error("git does not know your name for the merge commit: {0}")]
+    NoIdentity(String),
+    #[error("another program has locked {}", .0.display())]
+    Locked(PathBuf),
+    #[error("your index has conflicts in {}", list_files(.0))]
+    UnmergedIndex(Vec<PathBuf>),
+    #[error("git cannot read your index: {0}")]
+    UnreadableIndex(String),
+    #[error("it would overwrite untracked or ignored files: {}", list_files(.0))]
+    FilesInTheWay(Vec<PathBuf>),
+    #[error("it would overwrite uncommitted changes: {}", list_files(.0))]
+    UncommittedChanges(Vec<PathBuf>),
+    /// Git refuses to write the files, and has written none.
+    #[error("{0}")]
+    Overwrites(String),
+    #[error("git cannot write the files: {0}")]
+    NotWritten(String),
+    /// Git refuses, for this reason.
+    #[error("{0}")]
+    Git(String),
+    #[error("your branch was moved meanwhile")]
+    Moved,
+    #[error("{0}. It is neither finished nor undone")]
+    Unsettled(String),
+}
+
+impl MergeRefusal {
+    /// The refusal for a branch that does not exist, and the merges that were on it.
+    pub(super) fn of_missing_branch(lost: LostMerges) -> Self {
+        match lost.problem {
+            Some(TeamBranchProblem { reason: merges, hint }) => Self::BranchLost { merges, hint },
+            None if !lost.taken.is_empty() => Self::BranchTaken,
+            None => Self::NoBranch,
+        }
+    }
+
+    /// The error for a merge of `branch`, the branch of `team`.
+    pub(super) fn error(&self, main: &RepoPath, branch: &BranchName, team: &str) -> RepositoryError {
+        self.error_of("merge", main, branch, team)
+    }
+
+    /// The error for another action on the branch.
+    pub(super) fn error_of(&self, action: &str, main: &RepoPath, branch: &BranchName, team: &str) -> RepositoryError {
+        match main.name_in_commands(branch) {
+            Ok(name) => {
+                RepositoryError::unusable_until(format!("cannot {action} {branch}: {self}"), self.hint(&name, team))
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// The next step. `branch` is its name in commands.
+    fn hint(&self, branch: &str, team: &str) -> String {
+        match self {
+            Self::Running => "wait until it has ended, then `brigade merge` again".to_owned(),
+            Self::NoBranch => "`brigade run` creates it".to_owned(),
+            Self::BranchTaken => "`brigade run` creates it again, from your branch".to_owned(),
+            Self::BranchLost { hint, .. } => hint.clone(),
+            Self::Unborn(_) | Self::DetachedHead | Self::CheckedOutHere => "`git switch BRANCH`".to_owned(),
+            Self::Unfinished(operation) => format!("`git {operation} --continue`, or `git {operation} --abort`"),
+            Self::Bisecting => "`git bisect reset`".to_owned(),
+            Self::Conflict { .. } => format!(
+                "`git merge {branch}`, resolve the conflicts, and commit. If your branch has this work already, in another form: `brigade merge --taken {team}`"
+            ),
+            Self::NothingOfPerson(_) => "`brigade merge` takes it over".to_owned(),
+            Self::WorkInTeamWorktree { folder, .. } => {
+                format!("`git -C {folder} status` shows it. Commit it on a branch of yours, or undo it, then try again")
+            }
+            Self::NotFastForward => format!("`git -c merge.ff=true merge {branch}`"),
+            Self::NoIdentity(_) => {
+                "`git config --global user.name NAME` and `git config --global user.email ADDRESS`".to_owned()
+            }
+            Self::Locked(lock) => {
+                format!("wait until it has ended. If no git runs, `rm {}`", lock.display())
+            }
+            Self::UnmergedIndex(_) => {
+                "resolve them and `git add` the files, or `git restore --staged --worktree FILE` undoes them. Then `brigade merge` again".to_owned()
+            }
+            Self::UnreadableIndex(_) => {
+                "if the file is damaged: `rm .git/index && git reset` makes a new one, and keeps your files".to_owned()
+            }
+            Self::FilesInTheWay(_) => "move the files, then `brigade merge` again".to_owned(),
+            Self::UncommittedChanges(_) => "commit or `git stash` them, then `brigade merge` again".to_owned(),
+            Self::Overwrites(_) => "commit, `git stash` or move the files, then `brigade merge` again".to_owned(),
+            Self::NotWritten(_) => {
+                "nothing was changed. Correct that, then `brigade merge` again".to_owned()
+            }
+            Self::Git(_) => format!("`git merge {branch}` shows what git reports"),
+            Self::Moved => {
+                "`git status` shows the files of this merge. Undo them, then `brigade merge` again".to_owned()
+            }
+            Self::Unsettled(_) => {
+                "correct that, then `brigade merge` again, which finishes or undoes it".to_owned()
+            }
+        }
+    }
+}
