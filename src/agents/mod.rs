@@ -117,7 +117,8 @@ pub enum TurnOutcome {
     /// The harness stopped the agent, for this reason. The agent repeats itself, the length limit cut off several answers in a row, or the
     /// context cannot be made short enough for the model.
     AttemptFailed(String),
-    /// The agent passed a limit of its attempt, or its program keeps ending. The attempt has failed, for this reason.
+    /// The agent passed a limit of its attempt, its program keeps ending, or the answers of its model cannot be read. The attempt has
+    /// failed, for this reason.
     AgentFailed(String),
     /// The budget of the team or the member, or the cap of the task, does not allow the next request.
     BudgetSpent(BudgetSpent),

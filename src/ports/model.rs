@@ -292,6 +292,9 @@ pub enum ModelError {
     /// or the server does not run yet. The message names the setting.
     #[error("{0}")]
     NoServer(String),
+    /// The server answered, but its answer cannot be read. Another answer can be valid. This is no outage.
+    #[error("{0}")]
+    InvalidAnswer(String),
     /// A retry cannot help.
     #[error("{0}")]
     Final(String),

@@ -6,12 +6,13 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::characters::readable_json;
 use super::exchange::ProtocolError;
 use crate::domain::transcript::{Block, Extra};
 
 /// Returns true if this text is a whole JSON object, or empty, as for a call without arguments.
 pub fn are_whole(text: &str) -> bool {
-    text.trim().is_empty() || serde_json::from_str::<Map<String, Value>>(text).is_ok()
+    text.trim().is_empty() || serde_json::from_str::<Map<String, Value>>(&readable_json(text)).is_ok()
 }
 
 /// Returns the error of an answer with incomplete arguments that ends as if it were complete. Gateways end a cut answer so.
@@ -24,7 +25,7 @@ pub fn call(id: String, name: String, text: String, extra: Extra) -> Block {
     let (input, arguments) = if text.trim().is_empty() {
         (Value::Object(Map::new()), None)
     } else {
-        match serde_json::from_str(&text) {
+        match serde_json::from_str(&readable_json(&text)) {
             Ok(input @ Value::Object(_)) => {
                 let shortest = input.to_string();
                 (input, (shortest != text).then_some(text))
@@ -38,6 +39,17 @@ pub fn call(id: String, name: String, text: String, extra: Extra) -> Block {
 /// Returns a call of a cut answer, which is never run, even if its arguments are whole.
 pub fn cut_call(id: String, name: String, text: String, extra: Extra) -> Block {
     Block::ToolUse { id, name, input: Value::String(text), arguments: None, extra }
+}
+
+/// Returns a call that is never run, with its arguments as text. Another block stays as it is.
+pub fn without_effect(block: Block) -> Block {
+    match block {
+        Block::ToolUse { id, name, input, extra, .. } => {
+            let text = input.as_str().map_or_else(|| input.to_string(), str::to_owned);
+            cut_call(id, name, text, extra)
+        }
+        block => block,
+    }
 }
 
 /// Returns the text of arguments for a request. Servers refuse every later request if the history has a call with other arguments than

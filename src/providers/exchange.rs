@@ -12,6 +12,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
+use super::characters::{self, JoinedStream, readable_json};
 use super::compat::Compat;
 use super::errors::{self, ApiError};
 use super::http::{self, SendError, TransportError};
@@ -19,7 +20,7 @@ use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
-use super::{provider, usage};
+use super::{arguments, provider, usage};
 use crate::domain::account::AccountId;
 use crate::domain::team_spec::ApiKind;
 use crate::domain::transcript::{Block, Origin};
@@ -124,7 +125,7 @@ pub struct HttpModel {
 
 impl HttpModel {
     fn scrub_error(&self, error: ModelError) -> ModelError {
-        let with_address = |text: String| masked(format!("{} {text}", self.address()));
+        let with_address = |text: String| masked(format!("{} {}", self.address(), characters::joined(&text).text));
         match error {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: with_address(message), retry_after }
@@ -139,6 +140,7 @@ impl HttpModel {
             ModelError::WrongSetting(text) => ModelError::WrongSetting(with_address(text)),
             ModelError::NoCredit(text) => ModelError::NoCredit(with_address(text)),
             ModelError::NoServer(text) => ModelError::NoServer(with_address(text)),
+            ModelError::InvalidAnswer(text) => ModelError::InvalidAnswer(with_address(text)),
             ModelError::Final(text) => ModelError::Final(with_address(text)),
         }
     }
@@ -324,14 +326,13 @@ impl HttpModel {
         let headers = response.headers().clone();
         let request_id = errors::request_id(&headers);
         let bytes = http::read_beginning(response, request.silence_timeout, EVENT_BYTES_MAX).await;
-        // Replaced characters of another encoding would get into calls.
-        let body = masked(String::from_utf8(bytes).unwrap_or_default());
-        let Ok(value) = serde_json::from_str::<Value>(&body) else {
-            if !has_type(&headers, JSON) {
-                return Err(self.no_stream(&headers, &request.model));
-            }
-            let text = "sent an answer that is neither a stream of events nor whole JSON".to_owned();
-            return Err(temporary(errors::with_request_id(text, request_id)));
+        let body = characters::text_of(&bytes);
+        let body = masked(readable_json(body.trim_start_matches('\u{feff}')).into_owned());
+        let value = match serde_json::from_str::<Value>(&body) {
+            Ok(value) => value,
+            Err(_) if !has_type(&headers, JSON) => return Err(self.no_stream(&headers, &request.model)),
+            Err(error) if error.is_eof() => return Err(cut_short(request_id)),
+            Err(error) => return Err(protocol_error(ProtocolError::Invalid(error.to_string()), request_id)),
         };
         if let Some(error) = ApiError::in_answer(&value) {
             return Err(protocol_error(ProtocolError::Reported(Box::new(error)), request_id));
@@ -353,7 +354,9 @@ impl HttpModel {
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
         let bill = usage::cost_ticks_of_headers(response.headers());
-        let mut answer = self.read(response, request, listener).await?;
+        let stream = JoinedStream::new(listener);
+        let mut answer = self.read(response, request, &stream).await?;
+        stream.end();
         if let Some(usage) = &mut answer.usage {
             usage.cost_ticks = usage.cost_ticks.or(bill);
         }
@@ -384,10 +387,7 @@ impl HttpModel {
             let piece = match http::next_piece(&mut response, request.silence_timeout).await {
                 Ok(Some(piece)) => piece,
                 _ if assembler.may_end() => break,
-                Ok(None) => {
-                    let text = "ended its answer too early".to_owned();
-                    return Err(temporary(errors::with_request_id(text, request_id)));
-                }
+                Ok(None) => return Err(cut_short(request_id)),
                 Err(reason) => return Err(transport_error(&reason, request_id)),
             };
             listener.on_activity();
@@ -400,7 +400,7 @@ impl HttpModel {
                 SseError::Encoding => protocol_error(ProtocolError::Invalid(error.to_string()), request_id.clone()),
             })?;
             for mut event in events {
-                event.data = masked(event.data);
+                event.data = masked(readable_json(&event.data).into_owned());
                 assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;
                 if assembler.content_bytes() > content_bytes_max {
                     return Err(too_long(content_bytes_max));
@@ -424,7 +424,7 @@ enum Expected {
     Renewed(Secret),
 }
 
-/// Returns the complete answer without secrets.
+/// Returns the complete answer without secrets and without parts of characters.
 fn finished(
     assembler: Box<dyn Assembler>,
     request: &ModelRequest,
@@ -435,7 +435,7 @@ fn finished(
     if !request.is_for_summary() {
         read_text_calls(&mut answer, &request.tools, &spare_id);
     }
-    answer.content = answer.content.into_iter().filter_map(masked_block).collect();
+    answer.content = answer.content.into_iter().filter_map(finished_block).collect();
     Ok(answer)
 }
 
@@ -444,12 +444,15 @@ fn has_type(headers: &HeaderMap, expected: &str) -> bool {
     kind.and_then(|kind| kind.get(..expected.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes()))
 }
 
-/// A block with all secrets masked, or `None` if it is no block without them. A key that the server repeats must not get into a
-/// transcript, even if it came in several pieces.
-fn masked_block(block: Block) -> Option<Block> {
+/// A block with its characters joined and all secrets masked, or `None` if it is no block without them. A key that the server repeats
+/// must not get into a transcript, even if it came in several pieces. A call with a replaced character is not made: the model did not
+/// write it.
+fn finished_block(block: Block) -> Option<Block> {
     let text = serde_json::to_string(&block).unwrap_or_default();
-    let masked = masked(text.clone());
-    if masked == text { Some(block) } else { serde_json::from_str(&masked).ok() }
+    let joined = characters::joined(&text);
+    let masked = masked(joined.text.to_string());
+    let block = if masked == text { block } else { serde_json::from_str(&masked).ok()? };
+    Some(if joined.is_replaced { arguments::without_effect(block) } else { block })
 }
 
 #[async_trait]
@@ -479,6 +482,11 @@ fn temporary(message: String) -> ModelError {
     ModelError::Temporary { message, retry_after: None }
 }
 
+/// The error of an answer without its end.
+fn cut_short(request_id: Option<String>) -> ModelError {
+    temporary(errors::with_request_id("ended its answer too early".to_owned(), request_id))
+}
+
 fn transport_error(reason: &TransportError, request_id: Option<String>) -> ModelError {
     let text = match reason {
         TransportError::Silent(timeout) => format!("sent nothing for {} s", timeout.as_secs_f32()),
@@ -491,7 +499,8 @@ fn protocol_error(error: ProtocolError, request_id: Option<String>) -> ModelErro
     match error {
         ProtocolError::Reported(error) => errors::from_event(&error, request_id),
         ProtocolError::Invalid(reason) => {
-            temporary(errors::with_request_id(format!("sent an invalid answer: {reason}"), request_id))
+            let text = format!("sent an invalid answer: {reason}");
+            ModelError::InvalidAnswer(errors::with_request_id(text, request_id))
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::sandbox::Sandbox;
 
 mod arguments;
 pub mod catalog;
+mod characters;
 pub mod chat;
 mod claude_code;
 pub mod compat;

@@ -136,9 +136,7 @@ async fn server_that_never_answered_is_no_outage() {
 }
 
 #[tokio::test]
-async fn invalid_or_broken_answer_is_a_temporary_error() {
-    let (message, _) = temporary_failure(streamed("data: {\"type\": \"message_start\"\n\n", 99)).await;
-    assert!(message.contains("sent an invalid answer: cannot read an event"), "{message}");
+async fn broken_answer_is_a_temporary_error() {
     let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let begun = events(&[text("half")], "end_turn");
     let begun = begun.split_once("event: message_delta").unwrap().0.to_owned();

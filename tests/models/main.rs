@@ -6,6 +6,7 @@ mod answers;
 mod budgets;
 mod chat;
 mod cuts;
+mod encodings;
 mod failures;
 mod first_use;
 mod outages;

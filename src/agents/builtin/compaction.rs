@@ -16,7 +16,10 @@ impl Turn<'_> {
     /// Replaces the context by a summary from its model or, if the model cannot write one, by the end of the context. Returns an
     /// outcome if the context was kept: the model is out of reach, the budget is spent or the turn was aborted.
     pub(super) async fn compact(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
-        self.compact_unless(|error| !matches!(error, ModelError::ContextTooLong { .. } | ModelError::Final(_))).await
+        let keeps_context = |error: &ModelError| {
+            !matches!(error, ModelError::ContextTooLong { .. } | ModelError::InvalidAnswer(_) | ModelError::Final(_))
+        };
+        self.compact_unless(keeps_context).await
     }
 
     /// Compacts as [`Self::compact`], but keeps the context if `keeps_context` is true for the error.
@@ -50,7 +53,9 @@ impl Turn<'_> {
         self.agent.compactions_in_a_row = compactions_before;
         let reason = match outcome {
             None => return Ok(Ok(())),
-            Some(TurnOutcome::ModelFailed { reason, .. }) => format!("its model gave no answer: {reason}"),
+            Some(TurnOutcome::ModelFailed { reason, .. } | TurnOutcome::AgentFailed(reason)) => {
+                format!("its model gave no answer: {reason}")
+            }
             Some(TurnOutcome::BudgetSpent(spent)) => spent.to_string(),
             Some(_) => "it was aborted".to_owned(),
         };

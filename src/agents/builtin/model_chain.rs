@@ -94,6 +94,7 @@ fn may_be_answered_elsewhere(error: &ModelError) -> bool {
         | ModelError::Lost(_)
         | ModelError::Limited { .. }
         | ModelError::NoServer(_)
+        | ModelError::InvalidAnswer(_)
         | ModelError::NoCredit(_)
         | ModelError::WrongSetting(_) => true,
         ModelError::ContextTooLong { .. } | ModelError::Final(_) => false,

@@ -26,6 +26,9 @@ use crate::run::stream::StreamEvent;
 /// The reason for a wait that an earlier request of the account caused.
 const LIMITED: &str = "the provider limits its account";
 
+/// The most retries after answers that cannot be read. More of them seldom help, and each is paid for.
+const INVALID_ANSWER_RETRIES_MAX: u32 = 3;
+
 /// The reason for a missing answer.
 #[derive(Debug)]
 pub enum RequestFailure {
@@ -77,7 +80,7 @@ impl Turn<'_> {
             let chance = random_fraction(retries, &request.teammate, self.host.services.clock.now());
             let wait = RetryWait::after(&error, retries, chance);
             let is_over_limit = outage_limit.is_some_and(|limit| started.elapsed() >= limit);
-            if retries > limits.model.retries_max || wait.is_quota || is_over_limit {
+            if retries > self.retries_max(Some(&error)) || wait.is_quota || is_over_limit {
                 return Err(RequestFailure::Model(error));
             }
             self.host.record_retry(error.to_string(), wait.time, retries);
@@ -86,7 +89,7 @@ impl Turn<'_> {
                 last_error = Some(error);
                 continue;
             }
-            let waiting = self.start_wait(wait.time, wait.is_requested, retries, &error.to_string());
+            let waiting = self.start_wait(wait.time, wait.is_requested, retries, Some(&error));
             tokio::select! {
                 biased;
                 () = self.host.turn_control.wait_for_level(StopLevel::FinishTurn) => return Err(RequestFailure::Model(error)),
@@ -143,10 +146,9 @@ impl Turn<'_> {
         let chance = random_fraction(retries, &request.teammate, now);
         let admission = services.accounts.admit(&model.account, chance);
         tokio::pin!(admission);
-        let message = last_error.as_ref().map_or_else(|| LIMITED.to_owned(), ModelError::to_string);
         let limit = services.accounts.limit(&model.account).await;
         let wait = limit.map(|limit| limit.until.since(now));
-        let _waiting = wait.map(|wait| self.start_wait(wait, true, retries, &message));
+        let _waiting = wait.map(|wait| self.start_wait(wait, true, retries, last_error.as_ref()));
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -161,6 +163,7 @@ impl Turn<'_> {
         outcome.map_err(|limit| {
             RequestFailure::Model(if limit.is_window() {
                 let wait = Some(limit.until.since(services.clock.now()));
+                let message = reason_to_wait(last_error.as_ref());
                 ModelError::Limited { message, wait, is_quota: true }
             } else {
                 // A member with this error sends nothing until a person acts.
@@ -173,12 +176,28 @@ impl Turn<'_> {
         })
     }
 
-    /// Shows the wait before the next request.
-    fn start_wait(&self, wait: Duration, is_limited: bool, retries: u32, message: &str) -> ActivityGuard<'_> {
+    /// Returns the most retries after this error.
+    fn retries_max(&self, error: Option<&ModelError>) -> u32 {
+        let retries_max = self.host.services.spec.limits.model.retries_max;
+        match error {
+            Some(ModelError::InvalidAnswer(_)) => retries_max.min(INVALID_ANSWER_RETRIES_MAX),
+            _ => retries_max,
+        }
+    }
+
+    /// Shows the wait before the next request, after this error.
+    fn start_wait(
+        &self,
+        wait: Duration,
+        is_limited: bool,
+        retries: u32,
+        error: Option<&ModelError>,
+    ) -> ActivityGuard<'_> {
+        let message = reason_to_wait(error);
         let services = &self.host.services;
         let limits = &services.spec.limits;
         let until = services.clock.now().plus(wait).to_clock();
-        let retry = format!("retry {retries} of {}", limits.model.retries_max);
+        let retry = format!("retry {retries} of {}", self.retries_max(error));
         let description = match (is_limited, retries) {
             (true, 0) => format!("limited until {until} ({})", duration(wait)),
             (true, _) => format!("limited until {until} ({}; {retry})", duration(wait)),
@@ -319,10 +338,15 @@ impl RetryWait {
 /// Returns true if the request may be sent again after this error. Without a limit of outages, a server may not be there yet.
 fn may_retry(error: &ModelError, outage_limit: Option<Duration>) -> bool {
     match error {
-        ModelError::Temporary { .. } | ModelError::Limited { .. } => true,
+        ModelError::Temporary { .. } | ModelError::Limited { .. } | ModelError::InvalidAnswer(_) => true,
         ModelError::NoServer(_) => outage_limit.is_none(),
         _ => false,
     }
+}
+
+/// The reason for a wait after this error, or after an earlier request of the account.
+fn reason_to_wait(error: Option<&ModelError>) -> String {
+    error.map_or_else(|| LIMITED.to_owned(), ModelError::to_string)
 }
 
 /// The wait before retry number `retries`: one half fixed, one half random.

@@ -22,6 +22,8 @@ use crate::tools::{ToolEffect, ToolOutput, table};
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
 const ARGUMENTS_NOT_OBJECT: &str = "the arguments are not a JSON object. Call it again with valid JSON";
+const BROKEN_CHARACTER: &str =
+    "a character of the arguments arrived broken, and is U+FFFD here, so the call was not made. Call it again";
 pub(super) const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
 
@@ -274,6 +276,9 @@ pub(super) fn arguments_of(input: Value) -> Result<Value, CallNotMade> {
     match input {
         Value::Object(_) => Ok(input),
         Value::Null => Ok(Value::Object(serde_json::Map::new())),
+        Value::String(text) if text.contains(char::REPLACEMENT_CHARACTER) => {
+            Err(CallNotMade::Refused(BROKEN_CHARACTER.to_owned()))
+        }
         _ => Err(CallNotMade::Refused(ARGUMENTS_NOT_OBJECT.to_owned())),
     }
 }

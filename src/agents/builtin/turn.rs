@@ -300,6 +300,7 @@ fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs) -> TurnOu
                     ModelFailureKind::WrongSetting
                 }
                 ModelError::ContextTooLong { .. } | ModelError::Final(_) => ModelFailureKind::Permanent,
+                ModelError::InvalidAnswer(reason) => return TurnOutcome::AgentFailed(format!("its model {reason}")),
             };
             TurnOutcome::ModelFailed { reason: error.to_string(), kind }
         }

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::json_calls::{self, JsonAnswer};
 use super::reasoning::Reasoning;
@@ -64,7 +64,7 @@ struct PartialCall {
 
 impl PartialCall {
     fn is_whole(&self) -> bool {
-        self.arguments.trim_end().ends_with('}') && serde_json::from_str::<Map<String, Value>>(&self.arguments).is_ok()
+        self.arguments.trim_end().ends_with('}') && arguments::are_whole(&self.arguments)
     }
 
     /// Returns true if this piece is all of the call again.
@@ -135,8 +135,8 @@ impl Assembler for ChatAssembler {
         }
         if let Some(finish) = choice["finish_reason"].as_str().filter(|reason| !reason.is_empty()) {
             if FAILED.contains(&finish) {
-                let message = format!("the server ended its answer with `{}`", shorten(finish));
-                return Err(ProtocolError::Invalid(message));
+                let error = ApiError { kind: Some(finish.to_owned()), ..ApiError::default() };
+                return Err(ProtocolError::Reported(Box::new(error)));
             }
             self.finish = Some(finish.to_owned());
         }

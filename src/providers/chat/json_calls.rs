@@ -12,6 +12,7 @@ use super::body::joined_text;
 use crate::domain::transcript::Block;
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
 use crate::providers::arguments::text_to_send;
+use crate::providers::characters::readable_json;
 use crate::providers::text_calls::TextCall;
 
 /// The name in an answer that calls no tool.
@@ -133,6 +134,7 @@ pub fn user_text(message: &ChatMessage) -> String {
 
 /// Reads the text of an answer. Returns `None` if it is not whole although it was not cut, or if it was cut in the tool's name.
 pub fn read(text: &str, is_cut: bool) -> Option<JsonAnswer> {
+    let text = &*readable_json(text);
     let (name, arguments) = match serde_json::from_str::<TextCall>(text) {
         Ok(call) => (call.name, call.arguments.get().to_owned()),
         Err(_) if is_cut => beginning(text)?,

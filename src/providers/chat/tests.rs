@@ -246,7 +246,7 @@ fn errors_inside_a_stream_end_it() {
         assert_eq!(error.message.as_deref(), Some("overloaded"), "{chunk}");
     }
     for reason in ["error", "network_error", "insufficient_system_resource"] {
-        assert!(matches!(answer(&[finish(reason)], true), Err(ProtocolError::Invalid(_))), "{reason}");
+        assert!(matches!(answer(&[finish(reason)], true), Err(ProtocolError::Reported(_))), "{reason}");
     }
     for data in [json!({"message": "no"}), json!({"error": {"message": "no"}}), json!([{"error": {"message": "no"}}])] {
         let event = SseEvent { name: "error".to_owned(), data: data.to_string() };

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
+use crate::providers::characters::readable_json;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
@@ -335,7 +336,7 @@ impl PartialBlock {
         if self.json.trim().is_empty() {
             return initial.filter(|input| !input.is_null()).unwrap_or_else(|| Value::Object(Map::new()));
         }
-        match serde_json::from_str(&self.json) {
+        match serde_json::from_str(&readable_json(&self.json)) {
             Ok(input @ Value::Object(_)) => input,
             _ => Value::String(std::mem::take(&mut self.json)),
         }
@@ -353,7 +354,7 @@ impl PartialBlock {
             self.start.insert("signature".to_owned(), Value::String(signature));
         }
         if !self.json.is_empty()
-            && let Ok(input) = serde_json::from_str(&self.json)
+            && let Ok(input) = serde_json::from_str(&readable_json(&self.json))
         {
             self.start.insert("input".to_owned(), input);
         }
