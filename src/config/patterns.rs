@@ -1,53 +1,61 @@
 //! Patterns of files in settings, such as `plans/*.md`.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use glob::{MatchOptions, Pattern, PatternError};
+use crate::domain::path_glob::{NameGlob, PathGlob};
 
 /// The most files that a pattern may match.
 const MATCHES_MAX: usize = 200;
-/// As in a shell: `*` matches neither `/` nor a dot at the beginning of a name.
-const OPTIONS: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// Returns the plain files below `folder` that `text` matches, sorted, each as the text would name it. A text that is the path of an existing
-/// file, or that has no wildcard, names itself. Links that leave `folder` are not followed.
+/// file, or that has no wildcard, names itself. As in a shell, a wildcard matches no dot at the beginning of a name. Links that leave `folder` are
+/// not followed.
 ///
 /// # Errors
 /// A text for people: the pattern is invalid, or matches no file or too many.
 pub(super) fn matching_files(folder: &Path, text: &str) -> Result<Vec<PathBuf>, String> {
-    let is_literal = !text.contains(['*', '?', '[']) || folder.join(text).symlink_metadata().is_ok();
+    let is_literal = !text.contains(WILDCARDS) || folder.join(text).symlink_metadata().is_ok();
     if is_literal {
         return Ok(vec![PathBuf::from(text)]);
     }
     if text.contains("**") {
         return Err("`**` is not supported: write one `*` for each folder, such as plans/*/*.md".to_owned());
     }
-    let (Ok(real_folder), Some(base)) = (folder.canonicalize(), folder.to_str()) else {
+    let Ok(real_folder) = folder.canonicalize() else {
         return Err(format!("cannot list {}", folder.display()));
     };
     // An absolute text stays as it is.
-    let whole = Path::new(&Pattern::escape(base)).join(text);
-    let invalid = |error: PatternError| format!("{text}: {error}");
-    let pattern = Pattern::new(&whole.to_string_lossy()).map_err(invalid)?;
-    // With this option, the walk would leave out all names with a dot.
-    let walk = MatchOptions { require_literal_leading_dot: false, ..OPTIONS };
-    let found = glob::glob_with(pattern.as_str(), walk).map_err(invalid)?;
+    let start = PathBuf::from(if text.starts_with('/') { "/" } else { "" });
+    let found = text
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .fold(vec![start], |paths, part| paths.iter().flat_map(|path| matching_entries(folder, path, part)).collect());
     let is_plain = |path: &PathBuf| {
-        pattern.matches_path_with(path, OPTIONS)
-            && path.canonicalize().is_ok_and(|real| real.starts_with(&real_folder) && real.is_file())
+        folder.join(path).canonicalize().is_ok_and(|real| real.starts_with(&real_folder) && real.is_file())
     };
-    let files: Vec<PathBuf> = found.flatten().filter(is_plain).take(MATCHES_MAX + 1).collect();
-    match files.len() {
-        0 => Err(format!("no file matches `{text}`")),
-        1..=MATCHES_MAX => {
-            let mut named: Vec<PathBuf> =
-                files.iter().map(|file| file.strip_prefix(folder).unwrap_or(file).to_owned()).collect();
-            named.sort();
-            Ok(named)
-        }
+    let mut files: Vec<PathBuf> = found.into_iter().filter(is_plain).collect();
+    files.sort();
+    match (files.len(), PathGlob::new(text).error()) {
+        (0, Some(reason)) => Err(format!("{text}: {reason}")),
+        (0, None) => Err(format!("no file matches `{text}`")),
+        (1..=MATCHES_MAX, _) => Ok(files),
         _ => Err(format!("`{text}` matches more than {MATCHES_MAX} files")),
     }
+}
+
+/// Returns the paths below `path`, which is relative to `folder`, that a part of a pattern names or matches.
+fn matching_entries(folder: &Path, path: &Path, part: &str) -> Vec<PathBuf> {
+    if !part.contains(WILDCARDS) {
+        return vec![path.join(part)];
+    }
+    let glob = NameGlob::new(part);
+    let is_hidden = |name: &OsStr| name.as_bytes().starts_with(b".") && !part.starts_with('.');
+    let entries = fs::read_dir(folder.join(path)).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    entries.filter(|name| glob.matches(name) && !is_hidden(name)).map(|name| path.join(name)).collect()
 }
 
 #[cfg(test)]
@@ -89,6 +97,13 @@ mod tests {
         let folder = folder(&["plan[1].md", "plan1.md"]);
         assert_eq!(names(&folder, "plan[1].md").unwrap(), ["plan[1].md"]);
         assert_eq!(names(&folder, "missing.md").unwrap(), ["missing.md"], "its reader reports it");
+    }
+
+    #[test]
+    fn part_that_is_a_name_matches_it_too() {
+        let folder = folder(&["[a]/1.md", "a/2.md", "b/3.md", "x[/4.md"]);
+        assert_eq!(names(&folder, "[a]/*.md").unwrap(), ["[a]/1.md", "a/2.md"]);
+        assert_eq!(names(&folder, "x[/*.md").unwrap(), ["x[/4.md"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The paths of calls, and the patterns of rules about them.
 //!
 //! A path is compared without `.`, `..`, and doubled or trailing slashes, and relative to the member's folder if it is inside. In a
-//! pattern, `*` stands for any characters, also for slashes, and `**/` for any number of folders, also for none.
+//! pattern, `*` stands for any characters, also for slashes, and `**/` for any number of folders, also for none. All other characters stand
+//! for themselves.
 
 /// Returns a path without `.`, `..`, and doubled or trailing slashes. Links are not followed. A path inside `folder` is relative to it; the
 /// folder itself is empty. An empty `folder` is not known.
@@ -122,6 +123,9 @@ mod tests {
             ("a/**/b/**/c", "a/x/b/c", true),
             ("*/key", "key", false),
             ("*.pem", "deep/ä.pem", true),
+            ("app/[slug]/**", "app/[slug]/a", true),
+            ("app/[slug]", "app/s", false),
+            ("{a}?.md", "{a}?.md", true),
         ] {
             assert_eq!(matches_at_or_above(path, pattern), is_about, "{pattern} {path}");
         }

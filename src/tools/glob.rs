@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::prelude::*;
-use super::walk::{matcher, resolve_searched, walk};
+use super::walk::{FilePattern, resolve_searched, walk};
 use super::workspace::{FileAccess, OpenRoot};
 
 /// The most paths in a result.
@@ -34,12 +34,12 @@ impl TypedTool for Glob {
 fn glob(workspace: &OpenRoot, call: &Glob) -> Result<String, ToolError> {
     let pattern = call.pattern.as_str();
     let relative_pattern = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
-    let matcher = matcher(relative_pattern.unwrap_or(pattern))?;
+    let file_pattern = FilePattern::new(relative_pattern.unwrap_or(pattern))?;
     let searched_folder = resolve_searched(workspace, call.path.as_deref().unwrap_or("."))?;
     let (mut paths, mut count) = (Vec::new(), 0_usize);
     let walk_result = walk(workspace, &searched_folder, |file| {
         let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);
-        if matcher.is_match(relative) || matcher.is_match(file.path) {
+        if file_pattern.matches(relative) || file_pattern.matches(file.path) {
             count += 1;
             if paths.len() < PATHS_MAX {
                 paths.push(format!("{}{}", file.path.display(), if file.is_link { " (symbolic link)" } else { "" }));
@@ -48,6 +48,9 @@ fn glob(workspace: &OpenRoot, call: &Glob) -> Result<String, ToolError> {
         true
     });
     if count == 0 {
+        if let Some(error) = file_pattern.error() {
+            return Err(error);
+        }
         paths.push(format!("no file matches `{pattern}`"));
     }
     if count > PATHS_MAX {

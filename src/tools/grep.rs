@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use globset::GlobMatcher;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::prelude::*;
-use super::walk::{WalkResult, WalkedFile, matcher, resolve_searched, walk};
+use super::walk::{FilePattern, WalkResult, WalkedFile, resolve_searched, walk};
 use super::workspace::FileAccess;
 use crate::platform::reading;
 
@@ -63,7 +62,7 @@ impl TypedTool for Grep {
                 }
                 search.matches < MATCHES_MAX && search.text.len() < workspace.output_bytes_max()
             });
-            Ok(search.into_text(&walk_result))
+            search.into_text(&walk_result)
         });
         Ok(ToolOutput::text(text.await?))
     }
@@ -71,7 +70,7 @@ impl TypedTool for Grep {
 
 struct Search {
     expression: Regex,
-    glob: Option<GlobMatcher>,
+    glob: Option<FilePattern>,
     context_lines: usize,
     files_only: bool,
     text: String,
@@ -91,7 +90,7 @@ impl Search {
         let context_lines = call.context.unwrap_or(0).clamp(0, CONTEXT_LINES_MAX);
         Ok(Self {
             expression,
-            glob: call.glob.as_deref().map(matcher).transpose()?,
+            glob: call.glob.as_deref().map(FilePattern::new).transpose()?,
             context_lines: usize::try_from(context_lines).unwrap_or(0),
             files_only: call.files_only,
             text: String::new(),
@@ -102,7 +101,7 @@ impl Search {
     }
 
     fn includes(&self, path: &Path) -> bool {
-        self.glob.as_ref().is_none_or(|glob| glob.is_match(path))
+        self.glob.as_ref().is_none_or(|glob| glob.matches(path))
     }
 
     /// Searches one file. Skips it if it cannot be read.
@@ -154,10 +153,13 @@ impl Search {
         }
     }
 
-    fn into_text(mut self, walk_result: &WalkResult) -> String {
+    fn into_text(mut self, walk_result: &WalkResult) -> Result<String, ToolError> {
         match &self.glob {
             Some(glob) if self.files == 0 => {
-                let _ = writeln!(self.text, "no match: no file matches the glob `{}`", glob.glob());
+                if let Some(error) = glob.error() {
+                    return Err(error);
+                }
+                let _ = writeln!(self.text, "no match: no file matches the glob `{}`", glob.text);
             }
             _ if self.matches == 0 => self.text.push_str("no match\n"),
             _ => {}
@@ -174,7 +176,7 @@ impl Search {
         for note in &walk_result.notes {
             let _ = writeln!(self.text, "{note}");
         }
-        self.text
+        Ok(self.text)
     }
 }
 

@@ -8,11 +8,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use globset::{GlobBuilder, GlobMatcher};
-
 use super::ToolError;
 use super::ignored::{RULE_BYTES_MAX, RuleReader, Rules};
 use super::workspace::OpenRoot;
+use crate::domain::path_glob::PathGlob;
 use crate::platform::{FileIdentity, FileKind, Folder, identity_of};
 
 /// The most entries of a walk.
@@ -223,17 +222,37 @@ impl<'a, V: FnMut(&WalkedFile<'_>) -> bool> Walk<'a, V> {
     }
 }
 
-/// A matcher for paths relative to the workspace: `*` stays within a folder, `**` crosses folders, `{a,b}` matches one of them. A
-/// pattern without `/` matches names at any depth.
-pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher, ToolError> {
-    let pattern = pattern.trim_start_matches("./");
-    if pattern.len() > RULE_BYTES_MAX {
-        return Err(ToolError::Recoverable(format!("the pattern has more than {RULE_BYTES_MAX} bytes; shorten it")));
+/// A pattern for paths relative to the workspace. Without `/` it matches names at any depth.
+pub(super) struct FilePattern {
+    /// As the model wrote it.
+    pub text: String,
+    glob: PathGlob,
+}
+
+impl FilePattern {
+    /// # Errors
+    /// The pattern is too long.
+    pub fn new(text: &str) -> Result<Self, ToolError> {
+        let pattern = text.trim_start_matches("./");
+        if pattern.len() > RULE_BYTES_MAX {
+            return Err(ToolError::Recoverable(format!(
+                "the pattern has more than {RULE_BYTES_MAX} bytes; shorten it"
+            )));
+        }
+        let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
+        Ok(Self { text: text.to_owned(), glob: PathGlob::new(&anywhere) })
     }
-    let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
-    GlobBuilder::new(&anywhere)
-        .literal_separator(true)
-        .build()
-        .map(|glob| glob.compile_matcher())
-        .map_err(|error| ToolError::Recoverable(format!("`{pattern}` is not a glob pattern: {}", error.kind())))
+
+    pub fn matches(&self, path: &Path) -> bool {
+        self.glob.matches(path)
+    }
+
+    /// The error of a pattern that matched no file and is not valid.
+    pub fn error(&self) -> Option<ToolError> {
+        let reason = self.glob.error()?;
+        Some(ToolError::Recoverable(format!(
+            "no file is named `{0}`, and `{0}` is not a glob pattern: {reason}",
+            self.text
+        )))
+    }
 }

@@ -358,6 +358,30 @@ async fn glob_finds_files_by_pattern() {
 }
 
 #[tokio::test]
+async fn pattern_letters_in_names_are_found() {
+    let harness = harness().await;
+    let files =
+        ["app/(group)/a.ts", "app/[...all]/b.ts", "app/[slug]/page.ts", "app/s/page.ts", "file[1].txt", "{a}/x?"];
+    for file in files {
+        harness.write(file, "fn\n");
+    }
+    for (pattern, expected) in [
+        ("app/[slug]/*.ts", "app/[slug]/page.ts\napp/s/page.ts"),
+        ("app/[...all]/**", "app/[...all]/b.ts"),
+        ("app/(group)/*", "app/(group)/a.ts"),
+        ("file[1].txt", "file[1].txt"),
+        ("{a}/x?", "{a}/x?"),
+        ("[[id]]/x", "no file matches `[[id]]/x`"),
+    ] {
+        assert_eq!(harness.alice.expect_text("glob", json!({ "pattern": pattern })).await, expected, "{pattern}");
+    }
+    let page = json!({ "pattern": "fn", "path": "app/[slug]" });
+    assert_eq!(harness.alice.expect_text("grep", page).await, "app/[slug]/page.ts:1:fn\n");
+    let pages = json!({ "pattern": "fn", "glob": "app/[slug]/*.ts", "files_only": true });
+    assert_eq!(harness.alice.expect_text("grep", pages).await, "app/[slug]/page.ts\napp/s/page.ts\n");
+}
+
+#[tokio::test]
 async fn grep_finds_lines_by_regex() {
     let harness = with_tree().await;
     for (input, expected) in [
@@ -374,7 +398,7 @@ async fn grep_finds_lines_by_regex() {
         (json!({ "pattern": "prose$" }), "notes.md:1:fn in prose\n"),
         (json!({ "pattern": "four", "path": "src/deep/mod.rs" }), "src/deep/mod.rs:1:fn four() {}\n"),
         (json!({ "pattern": "four", "path": "src/deep/mod.rs", "glob": "false" }), "src/deep/mod.rs:1:fn four() {}\n"),
-        (json!({ "pattern": "four", "path": "src", "glob": "*.py" }), "no match: no file matches the glob `**/*.py`\n"),
+        (json!({ "pattern": "four", "path": "src", "glob": "*.py" }), "no match: no file matches the glob `*.py`\n"),
         (json!({ "pattern": "nothing" }), "no match\n"),
     ] {
         assert_eq!(harness.alice.expect_text("grep", input.clone()).await, expected, "{input}");
