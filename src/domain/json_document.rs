@@ -14,6 +14,8 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::json_place::{JsonPlace, string_end};
+
 /// Maximum nesting depth. It is below the limits of common readers (serde_json: 128 levels, Python: about 1000).
 pub const DEPTH_MAX: usize = 100;
 
@@ -79,18 +81,23 @@ pub enum DocumentError {
     /// A known field has the wrong type or range.
     #[error("field `{field}`: {reason}")]
     Field {
-        /// Name of the field.
+        /// The keys of the value.
         field: String,
-        /// The parser's message.
+        /// The parser's message, with the line and the column.
         reason: String,
     },
 }
 
-/// The error of a text that is valid UTF-8 up to the end of `valid`, with the position in the form of the JSON parser.
+/// The error at a place of a text that is not a document.
+fn syntax_error(reason: &str, place: &JsonPlace) -> DocumentError {
+    let key = if place.path.is_empty() { String::new() } else { format!(", in `{}`", place.path) };
+    DocumentError::Syntax(format!("{reason} at {place}{key}"))
+}
+
+/// The error of a text that is valid UTF-8 up to the end of `valid`.
 fn not_utf8(valid: &[u8]) -> DocumentError {
-    let (line, column) = (valid.split(|byte| *byte == b'\n').count(), valid.rsplit(|byte| *byte == b'\n').next());
-    let column = column.map_or(0, <[u8]>::len) + 1;
-    DocumentError::Syntax(format!("invalid UTF-8 at line {line} column {column}"))
+    let valid = String::from_utf8_lossy(valid);
+    syntax_error("invalid UTF-8", &JsonPlace::of(&valid, valid.len()))
 }
 
 impl Document {
@@ -104,7 +111,10 @@ impl Document {
             return Err(DocumentError::TooDeep);
         }
         let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
-        let Pairs(mut pairs) = serde_json::from_str(text).map_err(|error| DocumentError::Syntax(error.to_string()))?;
+        let Pairs(mut pairs) = serde_json::from_str(text).map_err(|error| {
+            let (place, reason) = JsonPlace::of_error(text, 0, text, &error);
+            syntax_error(&reason, &place)
+        })?;
         if has_equal_names(&pairs) {
             // The last value counts, at the place of the first.
             pairs = pairs.into_iter().collect::<IndexMap<_, _>>().into_iter().collect();
@@ -132,8 +142,26 @@ impl Document {
         let Some(raw) = self.raw(field) else {
             return Ok(None);
         };
-        serde_json::from_str(raw)
-            .map_err(|error| DocumentError::Field { field: field.to_owned(), reason: error.to_string() })
+        serde_json::from_str(raw).map_err(|error| match self.start(field) {
+            Some(start) => {
+                let (place, reason) = JsonPlace::of_error(&self.text, start, raw, &error);
+                DocumentError::Field { field: place.path.clone(), reason: format!("{reason} at {place}") }
+            }
+            None => DocumentError::Field { field: field.to_owned(), reason: error.to_string() },
+        })
+    }
+
+    /// Returns the start of the value of `field` in the text that was parsed.
+    fn start(&self, field: &str) -> Option<usize> {
+        match &self.fields[self.position(field)?].value {
+            TextSlice::Shared(range) => Some(range.start as usize),
+            TextSlice::Owned(_) => None,
+        }
+    }
+
+    /// Returns the line of the value of `field` in the text that was parsed.
+    pub fn line_of(&self, field: &str) -> Option<usize> {
+        Some(JsonPlace::of(&self.text, self.start(field)?).line)
     }
 
     /// Sets `field`. An existing field keeps its position, and its text if it already equals `value`.
@@ -370,19 +398,6 @@ fn new_line(is_indented: bool, depth: usize, out: &mut String) {
     }
 }
 
-/// Returns the index after the string that starts at `start`.
-fn string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,7 +421,30 @@ mod tests {
     #[test]
     fn invalid_utf8_error_names_line_and_column() {
         let error = Document::parse(b"{\n  \"a\": \"\xff\"}").unwrap_err();
-        assert_eq!(error.to_string(), "not a JSON object: invalid UTF-8 at line 2 column 9");
+        assert_eq!(error.to_string(), "not a JSON object: invalid UTF-8 at line 2 column 9, in `a`");
+    }
+
+    #[test]
+    fn error_names_line_column_and_key() {
+        for (text, expected) in [
+            ("{\n  \"id\": 3,\n}", "not a JSON object: trailing comma at line 3 column 1, in `id`"),
+            (
+                "{\n  \"a\": \"x,\n  \"id\": 3\n}",
+                "not a JSON object: control character (\\u0000-\\u001F) found while parsing a string at line 2 column 10, in `a`",
+            ),
+            (
+                "{\n  \"a\": {\n    \"b\": [1 2]}}",
+                "not a JSON object: expected `,` or `]` at line 3 column 13, in `a.b[0]`",
+            ),
+            ("{\"id\": 3", "not a JSON object: EOF while parsing an object at line 1 column 8, in `id`"),
+        ] {
+            assert_eq!(Document::parse(text.as_bytes()).unwrap_err().to_string(), expected, "{text}");
+        }
+        let document = Document::parse(b"{\n  \"id\": \"3\",\n  \"list\": [\n    1,\n    \"x\"\n  ]\n}").unwrap();
+        let id = document.get::<u64>("id").unwrap_err().to_string();
+        assert_eq!(id, "field `id`: invalid type: string \"3\", expected u64 at line 2 column 11");
+        let list = document.get::<Vec<u64>>("list").unwrap_err().to_string();
+        assert_eq!(list, "field `list[1]`: invalid type: string \"x\", expected u64 at line 5 column 7");
     }
 
     #[test]

@@ -272,7 +272,8 @@ pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
 
 /// Returns a warning for an invalid file.
 pub fn invalid_file_warning(invalid: &InvalidEntry) -> String {
-    warning(&format!("{} is not a valid task: {}", one_line(&invalid.name), one_line(&invalid.reason)))
+    let (name, reason) = (one_line(&invalid.name), one_line(&invalid.reason));
+    warning(&format!("{name} is not a valid task: {reason}. Correct the file, or remove it"))
 }
 
 #[cfg(test)]

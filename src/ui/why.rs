@@ -71,8 +71,10 @@ pub fn explain(id: TaskId, context: &TaskContext<'_>) -> Vec<Reason> {
 fn unknown_status(task: &Task) -> Reason {
     let word = one_line(&task.status_word());
     let text = format!("Its status `{word}` is another program's word. Brigade leaves it as it is.");
+    let line = task.document.line_of("status").map(|line| format!("line {line} of ")).unwrap_or_default();
+    let file = task.id.file_name();
     reason("unknown_status", text)
-        .hint(format!("for a team to do it: set `\"status\": \"pending\"` in .tasks/{}", task.id.file_name()))
+        .hint(format!("for a team to do it: set `\"status\": \"pending\"` in {line}.tasks/{file}"))
 }
 
 fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
