@@ -33,6 +33,7 @@ use crate::stores::file::exchange_file::QUARANTINE_SUFFIX;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
+use crate::stores::git::drivers::MissingDriver;
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
@@ -213,6 +214,23 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
     let workspace = context.location.workspace().ok();
     let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
+    let mut findings = missing_drivers(team, &branch);
+    findings.extend(check_branch(team, &branch, view));
+    findings
+}
+
+/// Reports the filters and merge drivers of tracked files whose programs are missing. A launch refuses such filters.
+fn missing_drivers(team: &str, branch: &TeamBranch) -> Vec<Finding> {
+    // If git cannot be used, the next check tells it.
+    let missing = branch.missing_drivers().unwrap_or_default();
+    let finding = |driver: MissingDriver| {
+        let report = if driver.is_filter { fail } else { warn };
+        report("isolation", format!("team {team}: {driver}"), driver.hint())
+    };
+    missing.into_iter().map(finding).collect()
+}
+
+fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Vec<Finding> {
     match branch.check_launch().and_then(|()| branch.status(view)) {
         Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => {
             problems.into_iter().map(|problem| warn("isolation", problem.reason, problem.hint)).collect()

@@ -14,6 +14,7 @@ use crate::ports::{BoardView, RecordedMerge, Stores};
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
 use crate::service::pending::PendingForPerson;
+use crate::stores::git::drivers::MissingDriver;
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::ui::command_form::shell_word;
@@ -91,6 +92,14 @@ impl TeamBranch {
             let names = join_up_to(names, NAMED_MAX);
             format!("uncommitted in your checkout: {names}. Teammates do not see these changes")
         })
+    }
+
+    /// The drivers of tracked files whose programs are missing.
+    ///
+    /// # Errors
+    /// The repository cannot be used.
+    pub fn missing_drivers(&self) -> CliResult<Vec<MissingDriver>> {
+        Ok(GitRepository::missing_drivers(&self.workspace)?)
     }
 
     /// The state of the branch. With a view of the board, the branch should have the merges that the board records.

@@ -1,10 +1,13 @@
 //! Kinds of repositories: linked, bare, sparse, with borrowed objects, with custom settings and branches.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 use brigade::domain::access::{Access, PathRule};
 use brigade::ports::{CommandPlace, Repository};
 use brigade::stores::git::GitRepository;
+use brigade::stores::git::inspection::{Inspection, inspect};
 use tempfile::TempDir;
 
 use super::harness::{TestRepository, git, insert_after, open};
@@ -26,6 +29,49 @@ async fn assert_task_merges(repo: &TestRepository) {
     assert_eq!(repo.clean_up(&worktree).await, None);
     assert!(fs::read_to_string(repo.team_worktree().join("f.txt")).unwrap().contains("of the team"));
     assert_eq!((repo.checkout_status(), repo.team_status()), (String::new(), String::new()));
+}
+
+/// A clone of a repository in a folder with this at the start of its name.
+fn clone_in(source: &TestRepository, prefix: &[u8]) -> TempDir {
+    let folder = tempfile::Builder::new().prefix(OsStr::from_bytes(prefix)).tempdir().unwrap();
+    git(folder.path(), &["clone", "-q", &source.path().display().to_string(), "."]);
+    folder
+}
+
+#[tokio::test]
+async fn path_that_is_not_utf8_works() {
+    let source = TestRepository::new().await;
+    for prefix in [&b"caf\xe9 "[..], b"[a]{b}*?", b"--next-path"] {
+        let folder = clone_in(&source, prefix);
+        let repository = open(folder.path()).await.unwrap();
+        assert_task_merges(&TestRepository { folder, repository }).await;
+    }
+}
+
+#[tokio::test]
+async fn path_with_newline_is_refused_by_name() {
+    let folder = clone_in(&TestRepository::new().await, b"new\nline");
+    let refusal = open(folder.path()).await.err().unwrap().to_string();
+    assert!(refusal.contains("/new line") && refusal.contains("contains a newline. hint: move"), "{refusal}");
+    assert_eq!(inspect(folder.path(), "agent_state.json"), Inspection::NotIgnored(version()));
+}
+
+/// Git's own words are the reason if it refuses a repository for another cause than a missing one.
+#[tokio::test]
+async fn broken_repository_is_not_called_missing() {
+    let repo = TestRepository::new().await;
+    fs::write(repo.path().join(".git/config"), "[core\n").unwrap();
+    let state = inspect(repo.path(), "agent_state.json");
+    assert!(matches!(&state, Inspection::Failed(reason) if reason.contains("bad config")), "{state:?}");
+    let refusal = open(repo.path()).await.err().unwrap().to_string();
+    assert!(refusal.contains("bad config"), "{refusal}");
+    let none = tempfile::tempdir().unwrap();
+    assert_eq!(inspect(none.path(), "agent_state.json"), Inspection::NoRepository(version()));
+    assert!(open(none.path()).await.err().unwrap().to_string().contains("is not in a git repository"));
+}
+
+fn version() -> String {
+    git(std::path::Path::new("."), &["--version"])
 }
 
 fn bare(source: &TestRepository) -> TempDir {

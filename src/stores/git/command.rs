@@ -208,7 +208,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// The environment of every call, fixed at the first call.
-fn environment() -> &'static [(OsString, OsString)] {
+pub(super) fn environment() -> &'static [(OsString, OsString)] {
     static ENVIRONMENT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| {
         let is_inherited = |name: &OsString| {

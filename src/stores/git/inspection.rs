@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use async_trait::async_trait;
 
 use super::command::{RepoPath, git, git_in, path_of};
-use super::opening::open_checked;
+use super::drivers::MissingDriver;
+use super::opening::{is_in_no_repository, open_checked};
 use super::{DriverOptions, GitRepository, on_blocking_thread};
 use crate::domain::branch_name::BranchName;
 use crate::domain::task::Task;
@@ -32,15 +33,18 @@ pub enum Inspection {
 
 /// Inspects git in `workspace`. Git should ignore `run_time_file`. Blocks.
 pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
-    let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
-    let version = version.line();
-    let is_ok = |arguments: &[&str]| git_in(workspace, arguments).run().map(|output| output.code == 0);
-    match is_ok(&["rev-parse", "--is-inside-work-tree"]) {
+    let version = match git(["--version"]).ok() {
+        Ok(output) => output.line(),
+        Err(RepositoryError::NoGit(_)) => return Inspection::NoGit,
         Err(error) => return Inspection::Failed(error.to_string()),
-        Ok(false) => return Inspection::NoRepository(version),
-        Ok(true) => {}
+    };
+    match git_in(workspace, ["rev-parse", "--git-dir"]).run() {
+        Err(error) => return Inspection::Failed(error.to_string()),
+        Ok(output) if is_in_no_repository(&output) => return Inspection::NoRepository(version),
+        Ok(output) if output.code != 0 => return Inspection::Failed(output.err.trim().to_owned()),
+        Ok(_) => {}
     }
-    match is_ok(&["check-ignore", "-q", run_time_file]) {
+    match git_in(workspace, ["check-ignore", "-q", run_time_file]).exit_as_bool() {
         Err(error) => Inspection::Failed(error.to_string()),
         Ok(false) => Inspection::NotIgnored(version),
         Ok(true) => Inspection::Good(version),
@@ -60,6 +64,14 @@ impl GitRepository {
         let specs = names.iter().map(|name| format!(":(icase,literal){name}"));
         let arguments = ["ls-files", "-z", "--cached", "--"].map(str::to_owned);
         Ok(git_in(folder, arguments.into_iter().chain(specs)).ok()?.fields().map(path_of).collect())
+    }
+
+    /// The drivers of tracked files whose programs are not there. Blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn missing_drivers(workspace: &Path) -> Result<Vec<MissingDriver>, RepositoryError> {
+        open_checked(workspace, DriverOptions::default())?.missing_drivers()
     }
 
     /// The files of `workspace` with uncommitted changes, and those that are neither tracked nor ignored. A folder of such files counts

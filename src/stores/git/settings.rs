@@ -180,6 +180,13 @@ impl Settings {
         Ok(self.listing()?.included.clone())
     }
 
+    /// The filters and merge drivers that all settings name.
+    pub(super) fn drivers(&self) -> Result<Drivers, RepositoryError> {
+        let listing = self.listing()?;
+        let user_settings = self.user_settings.get().map_or(&[][..], Vec::as_slice);
+        Ok(Drivers::of(&passed(user_settings, &listing.of_repository)))
+    }
+
     /// The user's files, other than settings, that git reads. Commands must not write them.
     pub(super) fn user_files(&self) -> Vec<PathBuf> {
         let user_settings = self.user_settings.get().into_iter().flatten();

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::RepositoryInner;
-use super::command::{RepoPath, path_of, paths_ended_by, pathspec, text_of};
+use super::command::{RepoPath, failure, path_of, paths_ended_by, pathspec, text_of};
 use super::commits::list_files;
 use super::files::{self, failed, remove_file};
 use super::index_flags::REPOSITORY_MODE;
@@ -265,6 +265,9 @@ fn check_ignored(at: &RepoPath, files: &[CopiedFile<'_>]) -> Result<(), Reposito
     }
     let paths = paths_ended_by(0, files.iter().map(|file| file.path));
     let ignored = at.git(["check-ignore", "-z", "--stdin"]).input(paths).run()?;
+    if ignored.code > 1 {
+        return Err(failure("run git check-ignore".to_owned(), &ignored.err));
+    }
     let Some(file) = files.iter().find(|file| !ignored.fields().any(|field| path_of(field) == *file.path)) else {
         return Ok(());
     };
