@@ -926,7 +926,7 @@ fn why_names_stopped_teammates() {
 fn quarantined_task_file_is_named_with_restore_hint() {
     let workspace = ShellWorkspace::initialized();
     workspace.write(".tasks/.spoiled/task_1.json", "{");
-    workspace.write(".tasks/.spoiled/task_1.json.2", "{");
+    workspace.write(".tasks/.spoiled/task_1.json.2", "{\n  \"id\": 1,\n  \"subject\": \"a\",\n  \"status\" 5\n}");
     workspace.write(".tasks/task_2.json", r#"{"id":2,"subject":"b","status":"pending","blockedBy":[1]}"#);
     let text = |line: &str| {
         let output = workspace.output(line);
@@ -934,7 +934,8 @@ fn quarantined_task_file_is_named_with_restore_hint() {
     };
     for line in ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"] {
         let text = text(&format!("COLUMNS=400 {line}"));
-        assert!(text.contains("set aside as .tasks/.spoiled/task_1.json.2"), "{line}: {text}");
+        let place = "set aside as .tasks/.spoiled/task_1.json.2: not a JSON object: expected `:` at line 4 column 12, in `status`";
+        assert!(text.contains(place), "{line}: {text}");
         assert!(text.contains("`mv .tasks/.spoiled/task_1.json.2 .tasks/task_1.json`"), "{line}: {text}");
     }
 }

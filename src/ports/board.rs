@@ -95,6 +95,15 @@ pub struct ReclaimRequest {
     pub reason: String,
 }
 
+/// An invalid entry of a task in quarantine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuarantinedTask {
+    /// Its place, for people.
+    pub place: String,
+    /// The reason why it is invalid. `None` if it is valid now, or cannot be read.
+    pub reason: Option<String>,
+}
+
 /// The task board.
 ///
 /// After a crash at any point, each task is as before or as after the call. With power durability this includes power cuts, once
@@ -128,12 +137,13 @@ pub trait Board: Send + Sync {
     /// Returns those of `ids` that [`Board::delete`] removed. The store remembers the last few thousand.
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>>;
 
-    /// Returns the tasks whose invalid entry was moved to quarantine: for each its new place, for people.
-    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, String>>;
+    /// Returns the tasks whose invalid entry was moved to quarantine.
+    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, QuarantinedTask>>;
 
     /// Returns the tasks that `view` lacks because their entry is invalid or in quarantine: for each its place, for people.
     async fn invalid_tasks(&self, view: &BoardView) -> StoreResult<BTreeMap<TaskId, String>> {
-        let mut invalid = self.quarantined_tasks().await?;
+        let quarantined = self.quarantined_tasks().await?.into_iter();
+        let mut invalid: BTreeMap<_, _> = quarantined.map(|(id, task)| (id, task.place)).collect();
         invalid.retain(|id, _| !view.tasks.contains_key(id));
         if !invalid.is_empty() {
             let ids: Vec<TaskId> = invalid.keys().copied().collect();

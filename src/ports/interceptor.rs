@@ -8,8 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed, Requests,
-    Roster, StateStore, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
+    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTask, QuarantinedTranscript, ReclaimRequest,
+    Reclaimed, Requests, Roster, StateStore, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
 };
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
@@ -146,7 +146,7 @@ intercept! {
         change(id: TaskId, change: Change, by: &Actor) -> Task => Call::ChangeTask(id, &change, by);
         delete(id: TaskId, by: &Actor) -> Task => Call::DeleteTask(id);
         deleted(ids: &[TaskId]) -> BTreeSet<TaskId> => Call::Read;
-        quarantined_tasks() -> BTreeMap<TaskId, String> => Call::Read;
+        quarantined_tasks() -> BTreeMap<TaskId, QuarantinedTask> => Call::Read;
         reclaim(request: &ReclaimRequest) -> Vec<Reclaimed> => Call::Reclaim;
         {}
     }

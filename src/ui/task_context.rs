@@ -9,7 +9,7 @@ use crate::domain::pending_questions::Question;
 use crate::domain::state::Mode;
 use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
-use crate::ports::BoardView;
+use crate::ports::{BoardView, QuarantinedTask};
 
 /// The place of a member in a running team. A team that does not run has all members of its config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct TaskContext<'a> {
     /// The members that could claim tasks; empty if they are not known.
     pub candidates: Vec<ClaimCandidate>,
     /// The paths of the invalid task files in quarantine.
-    pub quarantined_tasks: BTreeMap<TaskId, String>,
+    pub quarantined_tasks: BTreeMap<TaskId, QuarantinedTask>,
     /// The ids of live workers; `None` if they are not known.
     pub live_workers: Option<HashSet<String>>,
     /// Plans and reviews that wait for an answer.

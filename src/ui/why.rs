@@ -22,6 +22,7 @@ use crate::domain::dependencies::{BlockerState, TaskLookup, find_cycle, unfinish
 use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::ports::QuarantinedTask;
 
 /// Chains of blockers that are listed; the rest are counted.
 const CHAINS_MAX: usize = 8;
@@ -84,11 +85,18 @@ fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
                 .hint("correct the file, or remove it")
         }
         None => match context.quarantined_tasks.get(&id) {
-            Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {}.", one_line(path)))
-                .hint(restore_hint(id, path)),
+            Some(task) => {
+                reason("spoiled", format!("Its file {}.", set_aside(task))).hint(restore_hint(id, &task.place))
+            }
             None => reason("missing", format!("There is no task {id} on the board.")).hint("`brigade tasks`"),
         },
     }
+}
+
+/// Returns the end of a sentence about the file of a quarantined task.
+pub fn set_aside(task: &QuarantinedTask) -> String {
+    let reason = task.reason.as_ref().map(|reason| format!(": {}", one_line(reason))).unwrap_or_default();
+    format!("was invalid and was set aside as {}{reason}", one_line(&task.place))
 }
 
 /// Returns the hint for the file of task `id` that was set aside as `path`.
@@ -288,8 +296,8 @@ fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskCo
     }
     let (text, hint) = match (state, task) {
         (BlockerState::Missing, _) if context.quarantined_tasks.contains_key(&id) => {
-            let path = &context.quarantined_tasks[&id];
-            (format!("whose file was invalid and was set aside as {}", one_line(path)), Some(restore_hint(id, path)))
+            let task = &context.quarantined_tasks[&id];
+            (format!("whose file {}", set_aside(task)), Some(restore_hint(id, &task.place)))
         }
         (BlockerState::Missing, _) => {
             let hint = format!("`brigade tasks update {} --not-after {}`", waiter.0, id.0);
@@ -497,7 +505,7 @@ mod tests {
     use crate::domain::pending_questions::Question;
     use crate::domain::task::{Claim, TaskResult};
     use crate::domain::time::UnixMs;
-    use crate::ports::{BoardView, InvalidEntry};
+    use crate::ports::{BoardView, InvalidEntry, QuarantinedTask};
 
     fn task(id: u64, status: TaskStatus, blocked_by: &[u64]) -> Task {
         let mut task = Task::new(TaskId(id), format!("Task {id}"));
@@ -521,7 +529,15 @@ mod tests {
                 ClaimCandidate::of("alice", vec!["coder".into()]),
                 ClaimCandidate::of("bob", vec!["tester".into()]),
             ],
-            quarantined_tasks: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
+            quarantined_tasks: BTreeMap::from([(
+                TaskId(6),
+                QuarantinedTask {
+                    place: ".tasks/.spoiled/task_6.json".to_owned(),
+                    reason: Some(
+                        "field `priority`: invalid type: string \"high\", expected i64 at line 4 column 17".to_owned(),
+                    ),
+                },
+            )]),
             team: TeamCondition {
                 running: Some("team".into()),
                 desired: Some(Mode::Continuous),

@@ -9,7 +9,7 @@ use crate::ports::BoardView;
 use crate::stores::workspace::OpenMode;
 use crate::ui::tasks::counts_text;
 use crate::ui::text::join_up_to;
-use crate::ui::why::restore_hint;
+use crate::ui::why::{restore_hint, set_aside};
 
 /// The most tasks in the command of a hint.
 const HINTED_MAX: usize = 10;
@@ -30,9 +30,9 @@ pub(super) async fn check_board(context: &Context) -> Vec<Finding> {
         findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
     }
     let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
-    for (id, path) in quarantined_tasks.iter().filter(|(id, _)| is_missing(id)) {
-        let text = format!("the file of {id} was invalid and was set aside as {path}");
-        findings.push(warn("board", text, restore_hint(*id, path)));
+    for (id, task) in quarantined_tasks.iter().filter(|(id, _)| is_missing(id)) {
+        let text = format!("the file of {id} {}", set_aside(task));
+        findings.push(warn("board", text, restore_hint(*id, &task.place)));
     }
     findings.extend(check_abandoned_tasks(context, &view).await);
     let blockers_of = |id: TaskId| {

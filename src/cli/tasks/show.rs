@@ -14,7 +14,7 @@ use crate::ports::{Board, StoreError};
 use crate::service::approvals::current_approvals;
 use crate::stores::workspace::OpenMode;
 use crate::ui::tasks;
-use crate::ui::why::restore_hint;
+use crate::ui::why::{restore_hint, set_aside};
 
 /// Show all details of tasks
 #[derive(Debug, clap::Args)]
@@ -65,8 +65,8 @@ impl Show {
 async fn no_task(id: TaskId, board: &dyn Board) -> CliResult<CliError> {
     Ok(match board.quarantined_tasks().await?.get(&id) {
         None => StoreError::NoTask(id).into(),
-        Some(file) => CliError::refused(format!("cannot show {id}: its file was invalid and was set aside as {file}"))
-            .hint(restore_hint(id, file)),
+        Some(task) => CliError::refused(format!("cannot show {id}: its file {}", set_aside(task)))
+            .hint(restore_hint(id, &task.place)),
     })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::branch::is_commit;
-use super::command::{GitOutput, RepoPath, pathspec};
+use super::command::{GitOutput, RepoPath, failure, pathspec};
 use super::files;
 use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::{LineChanges, missing_lines};
@@ -172,7 +172,11 @@ impl RepoPath {
     /// The merge base of two commits, or the empty tree if they have no common history.
     pub(super) fn merge_base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
         let base = self.git(["merge-base", ours, theirs]).run()?;
-        if base.code == 0 { Ok(base.line()) } else { Ok(self.git(["mktree"]).ok()?.line()) }
+        match base.code {
+            0 => Ok(base.line()),
+            1 => Ok(self.git(["mktree"]).ok()?.line()),
+            _ => Err(failure("run git merge-base".to_owned(), &base.err)),
+        }
     }
 
     /// The lines of `theirs` that are missing in `merged`, the result of a merge into `ours`.

@@ -13,7 +13,7 @@ use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{self, Action, Actor, Change};
 use crate::ports::{
-    Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
+    Board, BoardView, Claimant, Clock, QuarantinedTask, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
 use crate::stores::board_engine::{self, BoardLookup, CreateBatch, DependentChanges, LinkChange, TASK_BYTES_MAX};
 
@@ -173,7 +173,7 @@ impl Board for MemoryBoard {
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 
-    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, QuarantinedTask>> {
         Ok(BTreeMap::new())
     }
 

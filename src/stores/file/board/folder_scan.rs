@@ -399,10 +399,21 @@ fn digest_of(bytes: &[u8]) -> u64 {
 
 /// Reads the file of `id`. `last_digest` is the digest from the last read.
 fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, last_digest: Option<u64>) -> StoreResult<ReadResult> {
-    let path = folder.join(id.file_name());
+    read_file(files, folder.join(id.file_name()), id, last_digest)
+}
+
+fn read_file(files: &dyn FileSystem, path: PathBuf, id: TaskId, last_digest: Option<u64>) -> StoreResult<ReadResult> {
     match files.read(&path, 0, TASK_BYTES_MAX as u64) {
         Ok((bytes, stamp)) => classify_read(files, || path, id, last_digest, Ok((&bytes, stamp))),
         Err(error) => classify_read(files, || path, id, last_digest, Err(error)),
+    }
+}
+
+/// Returns the reason why the file at this path is no valid task; `None` if it is one, or cannot be read.
+pub(super) fn invalid_reason(files: &dyn FileSystem, path: &Path, id: TaskId) -> Option<String> {
+    match read_file(files, path.to_owned(), id, None) {
+        Ok(ReadResult::Invalid { reason, .. }) => Some(reason),
+        _ => None,
     }
 }
 

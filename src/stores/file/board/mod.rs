@@ -37,7 +37,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::{Actor, Change};
-use crate::ports::{Board, BoardView, Claimant, IoAction, ReclaimRequest, Reclaimed, StoreError, StoreResult};
+use crate::ports::{
+    Board, BoardView, Claimant, IoAction, QuarantinedTask, ReclaimRequest, Reclaimed, StoreError, StoreResult,
+};
 
 use super::{blocking, blocking_concurrent, has_one_thread};
 
@@ -193,7 +195,7 @@ impl Board for FileBoard {
         self.run(move |files| files.deleted(&ids)).await
     }
 
-    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, QuarantinedTask>> {
         self.run(|files| Ok(files.quarantined_files())).await
     }
 

@@ -9,12 +9,13 @@ use std::io;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::json_document::Document;
 use crate::domain::task::{Task, TaskId};
-use crate::ports::{StoreError, StoreResult};
+use crate::ports::{QuarantinedTask, StoreError, StoreResult};
 use crate::stores::board_engine::{self, DependentChanges, LinkChange};
 use crate::stores::file::atomic_write::sweep_temporaries;
 use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed, is_foreign_entry, move_aside};
 
+use super::folder_scan::invalid_reason;
 use super::index::IndexEntry;
 use super::paths::{BOARD_FOLDER, BoardFileKind, QUARANTINE_FOLDER, RECORD_BYTES_MAX, applied_name, kind_of};
 use super::store::BoardFiles;
@@ -217,17 +218,22 @@ impl Transaction<'_> {
 }
 
 impl BoardFiles {
-    /// The path in the workspace of the last quarantined file of each task.
-    pub(super) fn quarantined_files(&self) -> BTreeMap<TaskId, String> {
+    /// The last quarantined file of each task, with its path in the workspace.
+    pub(super) fn quarantined_files(&self) -> BTreeMap<TaskId, QuarantinedTask> {
         // A missing or unreadable folder counts as empty.
         let mut names = self.files.list(&self.folder.join(QUARANTINE_FOLDER)).unwrap_or_default();
         names.sort_by_key(|name| (name.len(), name.clone()));
-        let path_of = |name: String| {
+        let id_and_name = |name: String| {
             let base = name.split_once(".json").map_or(name.as_str(), |(stem, _)| stem);
             let id = TaskId::from_file_name(&format!("{base}.json"))?;
-            Some((id, format!("{BOARD_FOLDER}/{QUARANTINE_FOLDER}/{name}")))
+            Some((id, name))
         };
-        names.into_iter().filter_map(path_of).collect()
+        let last: BTreeMap<TaskId, String> = names.into_iter().filter_map(id_and_name).collect();
+        let quarantined = |(id, name): (TaskId, String)| {
+            let reason = invalid_reason(&*self.files, &self.folder.join(QUARANTINE_FOLDER).join(&name), id);
+            (id, QuarantinedTask { place: format!("{BOARD_FOLDER}/{QUARANTINE_FOLDER}/{name}"), reason })
+        };
+        last.into_iter().map(quarantined).collect()
     }
 }
 
