@@ -1,14 +1,16 @@
 //! Patterns of files in settings, such as `plans/*.md`.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::domain::path_glob::{NameGlob, PathGlob};
+use crate::platform::reading;
 
 /// The most files that a pattern may match.
 const MATCHES_MAX: usize = 200;
+/// The most files and folders in a folder whose names are matched.
+const ENTRIES_MAX: usize = 20_000;
 const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// Returns the plain files below `folder` that `text` matches, sorted, each as the text would name it. A text that is the path of an existing
@@ -30,10 +32,14 @@ pub(super) fn matching_files(folder: &Path, text: &str) -> Result<Vec<PathBuf>, 
     };
     // An absolute text stays as it is.
     let start = PathBuf::from(if text.starts_with('/') { "/" } else { "" });
-    let found = text
-        .split('/')
-        .filter(|part| !part.is_empty())
-        .fold(vec![start], |paths, part| paths.iter().flat_map(|path| matching_entries(folder, path, part)).collect());
+    let mut found = vec![start];
+    for part in text.split('/').filter(|part| !part.is_empty()) {
+        let mut next = Vec::new();
+        for path in &found {
+            next.extend(matching_entries(folder, path, part)?);
+        }
+        found = next;
+    }
     let is_plain = |path: &PathBuf| {
         folder.join(path).canonicalize().is_ok_and(|real| real.starts_with(&real_folder) && real.is_file())
     };
@@ -48,14 +54,23 @@ pub(super) fn matching_files(folder: &Path, text: &str) -> Result<Vec<PathBuf>, 
 }
 
 /// Returns the paths below `path`, which is relative to `folder`, that a part of a pattern names or matches.
-fn matching_entries(folder: &Path, path: &Path, part: &str) -> Vec<PathBuf> {
+fn matching_entries(folder: &Path, path: &Path, part: &str) -> Result<Vec<PathBuf>, String> {
     if !part.contains(WILDCARDS) {
-        return vec![path.join(part)];
+        return Ok(vec![path.join(part)]);
     }
     let glob = NameGlob::new(part);
-    let is_hidden = |name: &OsStr| name.as_bytes().starts_with(b".") && !part.starts_with('.');
-    let entries = fs::read_dir(folder.join(path)).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    entries.filter(|name| glob.matches(name) && !is_hidden(name)).map(|name| path.join(name)).collect()
+    let is_hidden = |name: &OsStr| name.as_encoded_bytes().starts_with(b".") && !part.starts_with('.');
+    let listed = folder.join(path);
+    let entries = match reading::list(&listed, ENTRIES_MAX) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(format!("{} has more than {ENTRIES_MAX} files", listed.display()));
+        }
+        // A file, or a folder that is not there.
+        Err(_) => Vec::new(),
+    };
+    let names = entries.iter().map(|entry| entry.file_name());
+    Ok(names.filter(|name| glob.matches(name) && !is_hidden(name)).map(|name| path.join(name)).collect())
 }
 
 #[cfg(test)]

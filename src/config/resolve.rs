@@ -296,7 +296,10 @@ impl Resolver<'_> {
     /// Returns the plan files that the setting names or matches.
     fn plans(&mut self, plan: &Sourced<String>) -> Vec<PathBuf> {
         let folder = self.absolute(plan, "");
-        let files = matching_files(&folder, &plan.value).unwrap_or_else(|reason| {
+        // A path that is not UTF-8 has no text that could be a pattern.
+        let named = self.flags.plan.as_ref().filter(|path| path.to_str().is_none());
+        let files = named.map_or_else(|| matching_files(&folder, &plan.value), |path| Ok(vec![path.clone()]));
+        let files = files.unwrap_or_else(|reason| {
             let problem = plan.problem(format!("cannot read the plan: {reason}"));
             self.problems
                 .push(problem.hint("name a file in the config's folder or below, or a pattern such as plans/*.md"));

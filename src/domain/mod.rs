@@ -10,6 +10,7 @@ pub mod approval;
 pub mod branch_name;
 pub mod budget;
 pub mod budget_spent;
+pub mod characters;
 pub mod claim_queue;
 pub mod code_fence;
 pub mod conflict;

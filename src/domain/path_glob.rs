@@ -4,7 +4,6 @@
 //! the name that is equal to it: an existing path is found by its own text.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 
 use globset::{GlobBuilder, GlobMatcher};
@@ -81,7 +80,7 @@ impl NameGlob {
 
     /// Returns true if the name of a file or folder matches, or is equal to it.
     pub fn matches(&self, name: &OsStr) -> bool {
-        name.as_bytes() == self.text.as_bytes() || self.glob.as_ref().is_some_and(|glob| glob.is_match(name))
+        name.as_encoded_bytes() == self.text.as_bytes() || self.glob.as_ref().is_some_and(|glob| glob.is_match(name))
     }
 }
 

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::characters::readable_json;
 use super::exchange::ProtocolError;
+use crate::domain::characters::readable_json;
 use crate::domain::transcript::{Block, Extra};
 
 /// Returns true if this text is a whole JSON object, or empty, as for a call without arguments.

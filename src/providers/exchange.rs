@@ -12,18 +12,19 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
-use super::characters::{self, JoinedStream, readable_json};
 use super::compat::Compat;
 use super::errors::{self, ApiError};
 use super::http::{self, SendError, TransportError};
+use super::joining::{JoinedStream, finished_block};
 use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
-use super::{arguments, provider, usage};
+use super::{provider, usage};
 use crate::domain::account::AccountId;
+use crate::domain::characters::{self, readable_json};
 use crate::domain::team_spec::ApiKind;
-use crate::domain::transcript::{Block, Origin};
+use crate::domain::transcript::Origin;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::{Secret, masked};
 
@@ -442,17 +443,6 @@ fn finished(
 fn has_type(headers: &HeaderMap, expected: &str) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
     kind.and_then(|kind| kind.get(..expected.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes()))
-}
-
-/// A block with its characters joined and all secrets masked, or `None` if it is no block without them. A key that the server repeats
-/// must not get into a transcript, even if it came in several pieces. A call with a replaced character is not made: the model did not
-/// write it.
-fn finished_block(block: Block) -> Option<Block> {
-    let text = serde_json::to_string(&block).unwrap_or_default();
-    let joined = characters::joined(&text);
-    let masked = masked(joined.text.to_string());
-    let block = if masked == text { block } else { serde_json::from_str(&masked).ok()? };
-    Some(if joined.is_replaced { arguments::without_effect(block) } else { block })
 }
 
 #[async_trait]

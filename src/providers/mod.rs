@@ -17,7 +17,6 @@ use crate::sandbox::Sandbox;
 
 mod arguments;
 pub mod catalog;
-mod characters;
 pub mod chat;
 mod claude_code;
 pub mod compat;
@@ -25,6 +24,7 @@ pub mod compat;
 pub mod errors;
 pub mod exchange;
 mod http;
+mod joining;
 mod key_command;
 pub mod messages;
 mod options;

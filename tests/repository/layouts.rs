@@ -41,7 +41,7 @@ fn clone_in(source: &TestRepository, prefix: &[u8]) -> TempDir {
 #[tokio::test]
 async fn path_that_is_not_utf8_works() {
     let source = TestRepository::new().await;
-    for prefix in [&b"caf\xe9 "[..], b"[a]{b}*?", b"--next-path"] {
+    for prefix in [&b"caf\xe9 "[..], b"[a]{b}*?"] {
         let folder = clone_in(&source, prefix);
         let repository = open(folder.path()).await.unwrap();
         assert_task_merges(&TestRepository { folder, repository }).await;
@@ -52,7 +52,7 @@ async fn path_that_is_not_utf8_works() {
 async fn path_with_newline_is_refused_by_name() {
     let folder = clone_in(&TestRepository::new().await, b"new\nline");
     let refusal = open(folder.path()).await.err().unwrap().to_string();
-    assert!(refusal.contains("/new line") && refusal.contains("contains a newline. hint: move"), "{refusal}");
+    assert!(refusal.contains("/new\\nline") && refusal.contains("contains a newline. hint: move"), "{refusal}");
     assert_eq!(inspect(folder.path(), "agent_state.json"), Inspection::NotIgnored(version()));
 }
 

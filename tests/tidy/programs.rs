@@ -17,6 +17,7 @@ const STARTS: &[(&str, usize, &str)] = &[
     ("src/sandbox/namespaces.rs", 1, "this program, to map ids for the guard of a command, with its environment"),
     ("src/sandbox/reexec.rs",     1, "becomes the shell of a command, in the sandbox"),
     ("src/service/guarded_process.rs", 1, "takes over the guard that src/sandbox/launch.rs describes"),
+    ("src/stores/git/drivers.rs", 1, "a shell that looks for a program and starts none, with the environment of git"),
     ("src/stores/git/command.rs", 1, "git, without keys; it starts programs in the sandbox only"),
 ];
 

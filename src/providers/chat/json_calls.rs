@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::body::joined_text;
+use crate::domain::characters::readable_json;
 use crate::domain::transcript::Block;
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
 use crate::providers::arguments::text_to_send;
-use crate::providers::characters::readable_json;
 use crate::providers::text_calls::TextCall;
 
 /// The name in an answer that calls no tool.

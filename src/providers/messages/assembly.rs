@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::domain::characters::readable_json;
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
-use crate::providers::characters::readable_json;
 use crate::providers::errors::{ApiError, shorten};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};

@@ -196,7 +196,7 @@ impl RepoPath {
             let Some(program) = driver.program().filter(|program| !is_found(program, &self.work_tree)) else {
                 continue;
             };
-            let escaped: String = driver.name.chars().flat_map(|letter| escape(letter)).collect();
+            let escaped: String = driver.name.chars().flat_map(escape).collect();
             let files = format!(":(top,attr:{}={escaped})", driver.attribute);
             let Some(file) = self.git(["ls-files", "-z", "--cached", "--", &files]).ok()?.fields().next().map(path_of)
             else {

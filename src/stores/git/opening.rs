@@ -80,8 +80,9 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
         ));
     }
     // Git reads the paths of worktrees and of shared objects from files with one path in each line.
-    if let Some(path) = [&git_dir, &common_dir, &top].into_iter().find(|path| has_newline(path)) {
-        let reason = format!("cannot use isolation: the path {} contains a newline", one_line(&text_of(path)));
+    if let Some(path) = [&top, &git_dir, &common_dir].into_iter().find(|path| has_newline(path)) {
+        let path = text_of(path);
+        let reason = format!("cannot use isolation: the path {} contains a newline", path.escape_debug());
         return Err(RepositoryError::unusable_until(reason, "move the repository to a path without one"));
     }
     let running_lock_file = git_dir.join(RUNNING_LOCK_FILE);

@@ -10,6 +10,7 @@ use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
     AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, ReportedUsage, SessionStart,
 };
+use crate::domain::characters::{joined, readable_json};
 use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::request_text::CallDetails;
 use crate::domain::time::UnixMs;
@@ -65,7 +66,9 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn read(&mut self, line: &str) -> Vec<AgentEvent> {
-        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(line) else {
+        // The program writes half of a character as it is.
+        let readable = readable_json(line);
+        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(&joined(&readable).text) else {
             let text = line.trim();
             return if text.is_empty() { Vec::new() } else { vec![AgentEvent::Diagnostic(text.to_owned())] };
         };
@@ -389,6 +392,13 @@ mod tests {
 
     use super::*;
     use crate::agents::external::protocol::ControlResponse;
+
+    #[test]
+    fn half_of_character_in_line_is_replaced() {
+        let line = r#"{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a\ud83d"}]}}"#;
+        let events = format!("{:?}", ClaudeProtocol::default().read(line));
+        assert!(events.contains("a\u{fffd}") && !events.contains("Diagnostic"), "{events}");
+    }
 
     fn hook_request(id: &str, hook: &str) -> String {
         let request = json!({ "subtype": "hook_callback", "callback_id": hook, "input": {} });

@@ -7,11 +7,6 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-use parking_lot::Mutex;
-
-use crate::domain::transcript::Usage;
-use crate::ports::Listener;
-
 /// The halves of surrogate pairs. The first ones begin a character.
 const FIRST_HALVES: RangeInclusive<u32> = 0xd800..=0xdbff;
 const SECOND_HALVES: RangeInclusive<u32> = 0xdc00..=0xdfff;
@@ -109,9 +104,15 @@ fn is_pair(first: u32, second: u32) -> bool {
     FIRST_HALVES.contains(&first) && SECOND_HALVES.contains(&second)
 }
 
+/// Returns the length of a text without the parts at its end, to which the next text can belong.
+pub fn end_of_whole(text: &str) -> usize {
+    text.trim_end_matches(|character| Part::of(character).is_some()).len()
+}
+
 /// A text without parts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Joined<'a> {
+    /// The text.
     pub text: Cow<'a, str>,
     /// True if a part was replaced by U+FFFD.
     pub is_replaced: bool,
@@ -151,59 +152,6 @@ pub fn joined(text: &str) -> Joined<'_> {
         }
     }
     Joined { text: Cow::Owned(whole), is_replaced }
-}
-
-/// Passes a stream on. A part of a character waits for the next text.
-pub struct JoinedStream<'a> {
-    listener: &'a dyn Listener,
-    waiting: Mutex<String>,
-}
-
-impl<'a> JoinedStream<'a> {
-    pub fn new(listener: &'a dyn Listener) -> Self {
-        Self { listener, waiting: Mutex::default() }
-    }
-
-    /// Passes on what still waits at the end of the stream.
-    pub fn end(self) {
-        let waiting = self.waiting.into_inner();
-        if !waiting.is_empty() {
-            self.listener.on_text(&joined(&waiting).text);
-        }
-    }
-}
-
-impl Listener for JoinedStream<'_> {
-    fn on_text(&self, delta: &str) {
-        let mut waiting = self.waiting.lock();
-        waiting.push_str(delta);
-        let end = waiting.trim_end_matches(|character| Part::of(character).is_some()).len();
-        let parts = waiting.split_off(end);
-        let whole = std::mem::replace(&mut *waiting, parts);
-        if !whole.is_empty() {
-            self.listener.on_text(&joined(&whole).text);
-        }
-    }
-
-    fn on_activity(&self) {
-        self.listener.on_activity();
-    }
-
-    fn on_bytes(&self, bytes: usize) {
-        self.listener.on_bytes(bytes);
-    }
-
-    fn on_usage(&self, usage: Usage) {
-        self.listener.on_usage(usage);
-    }
-
-    fn on_notice(&self, text: &str) {
-        self.listener.on_notice(text);
-    }
-
-    fn on_declined(&self) {
-        self.listener.on_declined();
-    }
 }
 
 #[cfg(test)]
@@ -274,11 +222,8 @@ mod tests {
             let cut = [string(first), string(second)];
             let both = cut.concat();
             prop_assert_eq!(joined(&both), Joined { text: text.as_str().into(), is_replaced: false });
-            let shown = Shown::default();
-            let stream = JoinedStream::new(&shown);
-            cut.iter().for_each(|piece| stream.on_text(piece));
-            stream.end();
-            prop_assert_eq!(shown.0.into_inner(), text);
+            let whole: Vec<usize> = cut.iter().map(|piece| end_of_whole(piece)).collect();
+            prop_assert!(!has_parts(&cut[0][..whole[0]]), "what is shown early is whole");
         }
 
         #[test]
@@ -288,16 +233,6 @@ mod tests {
             prop_assert!(!has_parts(&joined.text));
             prop_assert_eq!(&joined.text, &String::from_utf8_lossy(&bytes));
             prop_assert_eq!(joined.is_replaced, std::str::from_utf8(&bytes).is_err());
-        }
-    }
-
-    #[derive(Default)]
-    struct Shown(Mutex<String>);
-
-    impl Listener for Shown {
-        fn on_text(&self, delta: &str) {
-            assert!(!has_parts(delta), "{delta:?}");
-            self.0.lock().push_str(delta);
         }
     }
 }
