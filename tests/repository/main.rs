@@ -11,6 +11,7 @@
 
 mod adoption;
 mod attacks;
+mod dead_locks;
 mod drivers;
 mod failed_attempts;
 mod harness;

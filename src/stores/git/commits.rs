@@ -25,6 +25,7 @@ impl RepositoryInner {
         let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else {
             return Ok(Err(format!("{} is not a worktree any more: it was removed", worktree.name)));
         };
+        at.remove_dead_locks()?;
         if let Some(what) = at.unfinished_operation().filter(|what| *what != "merge") {
             return Ok(Err(format!(
                 "a {what} is unfinished in the worktree. Run git {what} --continue or git {what} --abort"

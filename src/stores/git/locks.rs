@@ -1,21 +1,28 @@
-//! Locks of refs that a killed git left.
+//! Locks that a killed git left.
 //!
-//! Git holds such a lock for milliseconds, and gives up after a second if another git holds it; see git-config(1), core.packedRefsTimeout.
-//! So an old one has no holder. Locks of an index stay: `git commit` holds one while a person writes the message.
+//! Git holds the lock of a ref for milliseconds, and gives up after a second if another git holds it; see git-config(1),
+//! core.packedRefsTimeout. So an old one has no holder. Outside of the places of tasks, locks of an index stay: `git commit` holds one while
+//! a person writes the message.
+//!
+//! In the place of a task, all locks are removed that no living process can hold.
 
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::RepositoryInner;
 use super::command::RepoPath;
-use super::files::{self, remove_file};
+use super::files::{self, failed, remove_file};
 use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::platform::processes;
+use crate::ports::RepositoryError;
 
 /// The age above which the lock of a ref is old.
 pub(super) const REF_LOCK_AGE: Duration = Duration::from_secs(2);
 /// The age above which the lock of all packed refs is old: a git of the person may be packing very many.
 const PACKED_LOCK_AGE: Duration = Duration::from_secs(10);
+/// The longest wait for the end of a process that may hold a lock in the place of a task.
+const HOLDER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The pause between checks whether a lock is gone.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The lock of the packed refs, and the file that replaces them.
@@ -79,6 +86,38 @@ impl RepoPath {
         let in_folder = files::entries(&self.git_dir).filter(|path| is_lock(path));
         in_folder.chain(locks_below(&self.git_dir.join("refs"))).collect()
     }
+
+    /// Removes the locks that a killed git left in the place of a task, and returns their paths. A lock that a living process may hold is
+    /// waited for.
+    ///
+    /// # Errors
+    /// A process still holds one after [`HOLDER_WAIT_MAX`].
+    pub(super) fn remove_dead_locks(&self) -> Result<Vec<PathBuf>, RepositoryError> {
+        let started_at = Instant::now();
+        let mut removed = Vec::new();
+        for lock in self.locks() {
+            while self.may_be_held(&lock) {
+                if started_at.elapsed() > HOLDER_WAIT_MAX {
+                    let reason = format!("a running git holds {}: wait for its end, or end it", lock.display());
+                    return Err(failed("work in", &self.work_tree, &reason));
+                }
+                thread::sleep(PAUSE);
+            }
+            if lock.symlink_metadata().is_ok() {
+                remove_file(&lock)?;
+                tracing::warn!("{} was left by a killed git and is removed", lock.display());
+                removed.push(lock);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Returns true if a lock exists and a process may hold it. A system that lists no processes does not tell: there, only an old lock has
+    /// no holder.
+    fn may_be_held(&self, lock: &Path) -> bool {
+        let Some(age) = age(lock) else { return false };
+        processes::is_in_use(lock, "git", &self.work_tree).unwrap_or(age <= PACKED_LOCK_AGE)
+    }
 }
 
 fn locks_below(folder: &Path) -> impl Iterator<Item = PathBuf> {
@@ -86,7 +125,8 @@ fn locks_below(folder: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 fn is_lock(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "lock") && !path.is_dir()
+    let is_packed = path.file_name().is_some_and(|name| PACKED_FILES.iter().any(|packed| name == *packed));
+    (is_packed || path.extension().is_some_and(|end| end == "lock")) && !path.is_dir()
 }
 
 fn age(path: &Path) -> Option<Duration> {

@@ -21,10 +21,8 @@ impl RepoPath {
         commit: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
-        for lock in self.locks() {
-            remove_file(&lock)?;
-            warnings.push(format!("{} was left by a killed git and is removed", lock.display()));
-        }
+        let locks = self.remove_dead_locks()?;
+        warnings.extend(locks.iter().map(|lock| format!("{} was left by a killed git and is removed", lock.display())));
         self.repair_head(branch, commit, warnings)?;
         self.repair_index(warnings)?;
         self.undo_update()
