@@ -270,6 +270,7 @@ async fn open(root: &Path) -> GitRepository {
         merge_into: None,
         control_files: vec!["brigade.toml".into()],
         setup: SetupSpec::default(),
+        keep: Vec::new(),
         setup_timeout: Duration::ZERO,
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),

@@ -15,6 +15,7 @@ use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::PathRule;
 use crate::domain::budget::CapReached;
 use crate::domain::event::EventKind;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Actor, Change};
@@ -180,9 +181,14 @@ impl AgentHost {
         worktree: &Worktree,
     ) -> StoreResult<()> {
         let by = Actor::holder(self.name(), task.attempt);
-        let task = complete_merged(&*self.services.stores.board, task, work, &by).await?;
-        self.services.events.record_task(&task);
         let assignment = &worktree.assignment;
+        let ignored = isolation.repository.keep_files(worktree).await.unwrap_or_else(|error| {
+            // The worktree stays, because it cannot be cleaned up either.
+            self.record_warnings(assignment, [error.to_string()]);
+            IgnoredFiles::default()
+        });
+        let task = complete_merged(&*self.services.stores.board, task, work, ignored, &by).await?;
+        self.services.events.record_task(&task);
         self.record_warnings(assignment, worktree.warnings.clone());
         let kept_reason = isolation.repository.clean_up(worktree).await;
         self.record_warnings(assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));

@@ -10,12 +10,12 @@ use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::git::GitRepository;
-use crate::stores::git::leftovers::{KeptAttempt, Leftover};
+use crate::stores::git::leftovers::{KeptAttempt, KeptWorktree, Leftover};
 use crate::stores::git::set_aside::TakenCommits;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
@@ -34,8 +34,8 @@ const CLEANER: &str = "brigade-clean";
 /// List old run-time files, or remove them with --yes
 ///
 /// These are records of dead workers, rotated logs, and invalid files that were set aside. With --yes it also ends commands that
-/// dead workers left running. The list names worktrees and branches of deleted tasks, branches with the work of failed attempts, and refs with
-/// commits of a team that you took over in another form.
+/// dead workers left running. The list names worktrees and branches of deleted tasks, branches with the work of failed attempts,
+/// worktrees of completed tasks that are kept, and refs with commits of a team that you took over in another form.
 /// Tasks, unread mail, the current log and transcripts stay.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
@@ -54,6 +54,9 @@ pub struct Clean {
     /// Also remove the refs that keep a team's commits which you took over in another form, such as a squash
     #[arg(long)]
     taken: bool,
+    /// Also remove the worktrees that are kept for files which git ignores, with these files
+    #[arg(long)]
+    worktrees: bool,
 }
 
 /// A file to remove.
@@ -80,7 +83,10 @@ impl Clean {
         let branches = if self.attempts { kept.as_slice() } else { &[] };
         let all_taken = GitRepository::taken_commits(&workspace).unwrap_or_default();
         let taken = if self.taken { all_taken.as_slice() } else { &[] };
-        let is_empty = items.is_empty() && branches.is_empty() && taken.is_empty();
+        let worktrees = self.kept_worktrees(context, &workspace).await?;
+        let (removable, stays): (Vec<&KeptWorktree>, Vec<_>) =
+            worktrees.iter().partition(|kept| self.worktrees && kept.files.is_some());
+        let is_empty = items.is_empty() && branches.is_empty() && taken.is_empty() && removable.is_empty();
         if self.yes && !is_empty {
             let led = context.open(OpenMode::Lead { team: CLEANER.to_owned() }).await?;
             workers::end_dead(led.stores.workers.as_ref(), &BTreeSet::new()).await?;
@@ -93,19 +99,24 @@ impl Clean {
             for taken in taken {
                 GitRepository::remove_taken_commits(&workspace, taken)?;
             }
+            for kept in &removable {
+                GitRepository::remove_kept_worktree(&workspace, kept)?;
+            }
         }
         let leftovers = self.leftovers(context, &workspace).await?;
         let data = serde_json::json!({
             "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers, "attempts": kept,
             "taken": all_taken,
+            "worktrees": worktrees,
         });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
             let line = |item: &Item| format!("{verb} {}\n", one_line(&context.location.display(&item.path)));
             let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(kept.branch.short()));
             let taken_line = |taken: &TakenCommits| format!("{verb} ref {}\n", one_line(&taken.name));
+            let folder_line = |kept: &&KeptWorktree| format!("{verb} {}\n", one_line(&kept.folder));
             let lines = items.iter().map(line).chain(branches.iter().map(branch_line));
-            lines.chain(taken.iter().map(taken_line)).collect()
+            lines.chain(taken.iter().map(taken_line)).chain(removable.iter().map(folder_line)).collect()
         })?;
         let mut size = format!("{}, {}", count(items.len(), "file"), bytes(total));
         if !branches.is_empty() {
@@ -115,8 +126,11 @@ impl Clean {
         if !taken.is_empty() {
             size.push_str(&format!(", {}", count(taken.len(), "ref")));
         }
+        if !removable.is_empty() {
+            size.push_str(&format!(", {}", count(removable.len(), "worktree")));
+        }
         let notes = leftovers.iter().map(leftover_note).chain(self.kept_notes(&kept));
-        let notes: Vec<String> = notes.chain(self.taken_notes(&all_taken)).collect();
+        let notes: Vec<String> = notes.chain(self.taken_notes(&all_taken)).chain(worktree_notes(&stays)).collect();
         let has_notes = !notes.is_empty();
         let answer = answer.notes(notes);
         Ok(match (is_empty, self.yes) {
@@ -151,6 +165,14 @@ impl Clean {
         Ok(GitRepository::leftovers(workspace, exists).unwrap_or_default())
     }
 
+    /// The worktrees that are kept; none without a repository.
+    async fn kept_worktrees(&self, context: &Context, workspace: &Path) -> CliResult<Vec<KeptWorktree>> {
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        let is_completed =
+            |task: TaskId| view.tasks.get(&task).is_some_and(|task| task.status == TaskStatus::Completed);
+        Ok(GitRepository::kept_worktrees(workspace, is_completed))
+    }
+
     /// The lines about branches with the work of failed attempts, unless they are removed.
     fn kept_notes(&self, kept: &[KeptAttempt]) -> Vec<String> {
         if self.attempts || kept.is_empty() {
@@ -176,8 +198,13 @@ impl Clean {
 
     /// The given options that select files, for the hint.
     fn flags(&self) -> String {
-        let flags =
-            [(self.all, " --all"), (self.board, " --board"), (self.attempts, " --attempts"), (self.taken, " --taken")];
+        let flags = [
+            (self.all, " --all"),
+            (self.board, " --board"),
+            (self.attempts, " --attempts"),
+            (self.taken, " --taken"),
+            (self.worktrees, " --worktrees"),
+        ];
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
     }
 
@@ -216,6 +243,21 @@ fn leftover_note(leftover: &Leftover) -> String {
     let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch.short())));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
     one_line(&format!("work of deleted {} is still there: {places} (remove it: `{how}`)", leftover.task))
+}
+
+/// The lines about worktrees that stay, with the commands that remove them.
+fn worktree_notes(kept: &[&KeptWorktree]) -> Vec<String> {
+    let line = |kept: &&KeptWorktree| {
+        let KeptWorktree { task, attempt, folder, files } = kept;
+        let of = attempt.map_or_else(|| format!("completed {task}"), |attempt| format!("attempt {attempt} at {task}"));
+        let files = files.as_ref().map(|files| format!(", with files that git ignores: {files}")).unwrap_or_default();
+        one_line(&format!("{folder} of {of} is kept{files} (remove it: `rm -rf {}`)", shell_word(folder)))
+    };
+    let mut lines: Vec<String> = kept.iter().map(line).collect();
+    if kept.iter().any(|kept| kept.files.is_some()) {
+        lines.push("`brigade clean --worktrees --yes` removes the worktrees with files that git ignores".to_owned());
+    }
+    lines
 }
 
 /// Adds the selected files of a folder. A missing folder has none.

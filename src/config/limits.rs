@@ -10,12 +10,13 @@ use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::branch_name::BranchName;
 use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
+use crate::domain::path_pattern;
 use crate::domain::team_spec::{Isolation, Limits, MemberSpec, ModelSpec, NotifySpec, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::providers;
 
 const PREFIX: &str = "prices.";
-/// Files and folders that worktrees do not get.
+/// Files and folders that worktrees neither get nor give.
 const NOT_COPIED: [&str; 7] = [".git", ".agent", ".tasks", ".team", ".worktrees", "agent_state.json", "brigade.toml"];
 
 /// Checks the path of a file that worktrees get.
@@ -25,6 +26,17 @@ fn checked_copy(file: &str) -> Result<(), &'static str> {
         return Err("it must be a path within the workspace, such as \".env\"");
     }
     if NOT_COPIED.iter().any(|name| path.starts_with(name)) {
+        return Err("it is a file of git or of Brigade");
+    }
+    Ok(())
+}
+
+/// Checks a pattern of files that are moved from worktrees into the workspace.
+fn checked_keep(pattern: &str) -> Result<(), &'static str> {
+    if pattern.trim().is_empty() || path_pattern::is_outside(pattern) {
+        return Err("it must be a pattern of paths within the workspace, such as \"reports/**\"");
+    }
+    if NOT_COPIED.iter().any(|name| Path::new(pattern).starts_with(name)) {
         return Err("it is a file of git or of Brigade");
     }
     Ok(())
@@ -50,6 +62,24 @@ impl Resolver<'_> {
         }
         let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
         (isolation, merge_into.map(|sourced| BranchName::new(sourced.value.trim())), self.setup(is_worktree))
+    }
+
+    /// Returns the patterns of ignored files that completed tasks move into the workspace.
+    pub(super) fn kept_files(&mut self, isolation: Isolation) -> Vec<String> {
+        let keep = self.find("keep");
+        let patterns = keep.as_ref().map(|keep| words_of(&keep.value)).unwrap_or_default();
+        self.show("keep", patterns.clone(), keep.as_ref().map_or(&Source::Default, |keep| &keep.source));
+        let Some(keep) = keep.filter(|_| !patterns.is_empty()) else { return Vec::new() };
+        if isolation == Isolation::None {
+            let problem = keep.problem("`keep` has no effect without isolation: all files are in the workspace");
+            self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+        }
+        for pattern in &patterns {
+            if let Err(reason) = checked_keep(pattern) {
+                self.problems.push(keep.problem(format!("cannot keep `{}`: {reason}", pattern.escape_debug())));
+            }
+        }
+        patterns
     }
 
     /// Returns the set-up of worktrees.

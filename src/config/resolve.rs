@@ -166,6 +166,7 @@ impl Resolver<'_> {
         let plans = self.text("plan").map(|plan| self.plans(&plan)).unwrap_or_default();
         let done_when = self.text("done_when").map(|command| command.value);
         let (isolation, merge_into, setup) = self.isolation(name);
+        let keep = self.kept_files(isolation);
         let memory = self.word("memory", Memory::from_word);
         let on_quota = self.word("on_quota", OnQuota::from_word);
         let review = self.text("review");
@@ -198,6 +199,7 @@ impl Resolver<'_> {
             done_when,
             isolation,
             merge_into,
+            keep,
             setup,
             memory,
             on_quota,

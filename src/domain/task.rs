@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::budget::CapReached;
 use super::evidence::Caveat;
 use super::failed_attempt::FailedAttempt;
+use super::ignored_files::IgnoredFiles;
 use super::json_document::{Document, DocumentError};
 pub use super::new_task::NewTask;
 use super::snapshot::is_default;
@@ -144,6 +145,9 @@ pub struct TaskResult {
     /// The commit with the work, if the task had its own worktree and changed something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// The files that the task made and git ignores, if there are any.
+    #[serde(rename = "ignoredFiles", skip_serializing_if = "Option::is_none")]
+    pub ignored_files: Option<IgnoredFiles>,
     /// Name of the reviewer, if the team reviews work.
     #[serde(rename = "reviewedBy", skip_serializing_if = "Option::is_none")]
     pub reviewed_by: Option<String>,

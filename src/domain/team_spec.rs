@@ -93,6 +93,9 @@ pub struct TeamSpec {
     pub merge_into: Option<BranchName>,
     /// The set-up of worktrees.
     pub setup: SetupSpec,
+    /// Patterns of ignored files that a completed task moves into the workspace, with [`Isolation::Worktree`]; see
+    /// [`super::path_pattern`].
+    pub keep: Vec<String>,
     /// The time for which teammates remember their work.
     pub memory: Memory,
     /// The reaction to a used up quota.
@@ -230,6 +233,7 @@ impl TeamSpec {
             isolation: Isolation::None,
             merge_into: None,
             setup: SetupSpec::default(),
+            keep: Vec::new(),
             memory: Memory::Session,
             on_quota: OnQuota::Wait,
             review: None,

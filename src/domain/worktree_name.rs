@@ -109,18 +109,33 @@ impl AttemptBranch {
         BranchName::new(format!("{TASK_BRANCHES}/{}/task-{}-attempt-{}{number}", self.team, self.task.0, self.attempt))
     }
 
+    /// Returns the folder that keeps ignored files of the attempt, relative to the workspace: `.worktrees/web-task-7-attempt-2`.
+    pub fn folder(&self) -> String {
+        let number = if self.number > 1 { format!("-{}", self.number) } else { String::new() };
+        format!("{WORKTREES_FOLDER}/{}-task-{}-attempt-{}{number}", self.team, self.task.0, self.attempt)
+    }
+
+    /// Returns the name of a folder of exactly this form.
+    pub fn of_folder(folder: &str) -> Option<Self> {
+        let (team, end) = folder.strip_prefix(WORKTREES_FOLDER)?.strip_prefix('/')?.rsplit_once("-task-")?;
+        Self::parse(team, end).filter(|name| name.folder() == folder)
+    }
+
     /// Returns the name of a branch of exactly this form.
     pub fn of_branch(branch: &BranchName) -> Option<Self> {
         let (team, end) = branch.short().strip_prefix(TASK_BRANCHES)?.strip_prefix('/')?.rsplit_once("/task-")?;
+        Self::parse(team, end).filter(|name| name.branch() == *branch)
+    }
+
+    fn parse(team: &str, end: &str) -> Option<Self> {
         let (task, end) = end.split_once("-attempt-")?;
         let (attempt, number) = end.split_once('-').unwrap_or((end, "1"));
-        let name = Self {
+        Some(Self {
             team: Name::new(team).ok()?.to_string(),
             task: TaskId(task.parse().ok()?),
             attempt: attempt.parse().ok()?,
             number: number.parse().ok()?,
-        };
-        (name.branch() == *branch).then_some(name)
+        })
     }
 }
 
@@ -165,6 +180,8 @@ mod tests {
         #[test]
         fn attempt_branch_name_round_trips(task in 1_u64.., team in "[a-z][a-z0-9-]{0,20}", attempt in 1_u32.., number in 1_u32..) {
             let name = AttemptBranch { team, task: TaskId(task), attempt, number };
+            prop_assert_eq!(WorktreeName::of_folder(&name.folder()), None);
+            prop_assert_eq!(AttemptBranch::of_folder(&name.folder()), Some(name.clone()));
             prop_assert_eq!(AttemptBranch::of_branch(&name.branch()), Some(name));
         }
     }

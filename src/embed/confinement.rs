@@ -35,6 +35,7 @@ pub(super) async fn open_repository(
     let options = GitOptions {
         team: spec.name.to_string(),
         merge_into: spec.merge_into.clone(),
+        keep: spec.keep.clone(),
         control_files: control_files.to_vec(),
         setup: spec.setup.clone(),
         setup_timeout: spec.limits.setup_timeout,

@@ -126,6 +126,42 @@ impl Folder {
         Ok(entries)
     }
 
+    /// Creates a subfolder if nothing has its name.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn create_folder(&self, name: &OsStr) -> io::Result<()> {
+        match rustix::fs::mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
+            Err(Errno::EXIST) => Ok(()),
+            created => Ok(created?),
+        }
+    }
+
+    /// Returns true if the folder has an entry with this name, of any kind.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn exists(&self, name: &OsStr) -> io::Result<bool> {
+        match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            found => Ok(found.map(|_| true)?),
+        }
+    }
+
+    /// As [`rename_new`], for an entry of this folder and a name in another one.
+    ///
+    /// # Errors
+    /// As [`rename_new`].
+    pub fn rename_new(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
+        match rustix::fs::renameat_with(&self.0, name, &to.0, new_name, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                rustix::fs::linkat(&self.0, name, &to.0, new_name, AtFlags::empty())?;
+                Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
     /// The folder's identity.
     ///
     /// # Errors

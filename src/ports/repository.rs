@@ -10,6 +10,7 @@ use crate::domain::access::PathRule;
 use crate::domain::branch_name::BranchName;
 use crate::domain::event::Notice;
 use crate::domain::failed_attempt::FailedAttempt;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::WorktreeReport;
@@ -367,8 +368,13 @@ pub trait Repository: WorkInspector {
     /// Moves the team branch to the merge, and then the files of the team worktree.
     async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError>;
 
+    /// Moves the ignored files of a task that `keep` names into the workspace, and returns them with the ignored files that stay in the
+    /// worktree. Files of the set-up and caches do not count. No file is replaced. After a crash at any point each file is in the worktree or
+    /// in the workspace, and the next call returns all of them.
+    async fn keep_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError>;
+
     /// Removes the mark of a completed task's merge, and its worktree and branch. Returns the reason if they stay, because they
-    /// have other changes.
+    /// have other changes. A worktree stays for ignored files too, as [`Repository::keep_files`] returns them.
     async fn clean_up(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError>;
 
     /// Shows the state of the work in the files of the worktree. A worktree that was removed stays removed.

@@ -13,6 +13,7 @@ use super::review::{self, ReviewStatus};
 use super::verify::Verifier;
 use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::failure_summary;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::output::{one_line, shortened};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
@@ -160,6 +161,23 @@ impl Incomplete {
     }
 }
 
+/// Joins the parts of an evidence that are not empty.
+fn joined(parts: &[String]) -> String {
+    parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the evidence of a completed task with nothing to merge.
+fn unmerged_evidence(ignored: Option<&IgnoredFiles>) -> String {
+    match ignored {
+        None => String::new(),
+        Some(files) if files.is_empty() => "no changes: the branch had nothing to merge".to_owned(),
+        Some(IgnoredFiles { moved, left }) => {
+            let lists = [moved, left].into_iter().filter(|list| !list.is_empty()).map(ToString::to_string);
+            format!("nothing to merge: git ignores {}", lists.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
 /// Returns the answer to the author, an agent, after its task is completed.
 pub fn completed_message(task: &Task) -> String {
     let evidence = task.result.as_ref().map(|result| result.evidence.as_str()).filter(|evidence| !evidence.is_empty());
@@ -172,14 +190,27 @@ pub fn completed_message(task: &Task) -> String {
 ///
 /// # Errors
 /// The claim of `by` is lost, or the board fails.
-pub async fn complete_merged(board: &dyn Board, task: &Task, work: MergeRequest, by: &Actor) -> StoreResult<Task> {
+pub async fn complete_merged(
+    board: &dyn Board,
+    task: &Task,
+    work: MergeRequest,
+    ignored: IgnoredFiles,
+    by: &Actor,
+) -> StoreResult<Task> {
     let MergeRequest { commit, summary, is_reported, reviewed_by } = work;
     let verify = task.verify.as_deref().map(|command| VerifyRun::new(command, Some(0), ""));
     let verify_text = if verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
     let evidence = format!("{verify_text}merged as {commit} by an attempt that ended before it could report");
     let unverified = !is_reported && verify.is_none();
-    let result =
-        TaskResult { commit: Some(commit), unverified, verify, reviewed_by, ..TaskResult::new(summary, evidence) };
+    let ignored_files = Some(ignored).filter(|files| !files.is_empty());
+    let result = TaskResult {
+        commit: Some(commit),
+        unverified,
+        verify,
+        reviewed_by,
+        ignored_files,
+        ..TaskResult::new(summary, evidence)
+    };
     board.change(task.id, Change::Complete(result), by).await
 }
 
@@ -247,10 +278,13 @@ impl CompletionGate<'_> {
         };
         match merged {
             MergeResult::Done { evidence, commit, verify } => {
-                let both = [result.evidence.as_str(), evidence.as_str()];
-                let evidence = both.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+                let ignored = self.keep_files().await;
+                let has_nothing_merged = commit.is_none() && matches!(self.place, WorkPlace::Worktree(_));
+                let unmerged = if has_nothing_merged { unmerged_evidence(ignored.as_ref()) } else { String::new() };
+                let parts = [result.evidence, evidence, unmerged];
                 let unverified = report.is_implicit && verify.is_none();
-                result = TaskResult { evidence, commit, verify, unverified, ..result };
+                let ignored_files = ignored.filter(|files| !files.is_empty());
+                result = TaskResult { evidence: joined(&parts), commit, verify, unverified, ignored_files, ..result };
             }
             MergeResult::Refused(reason) => {
                 return Ok(self.refuse(&task, Refusal::unmerged(reason), report.is_implicit).await?.into());
@@ -269,6 +303,12 @@ impl CompletionGate<'_> {
             (self.verifier.events)(warning);
         }
         Ok(Completion::Completed(Box::new(task)))
+    }
+
+    /// Returns the ignored files of a task with a worktree, and moves those that the team keeps into the workspace.
+    async fn keep_files(&self) -> Option<IgnoredFiles> {
+        let WorkPlace::Worktree(worktree) = self.place else { return None };
+        worktree.keep_files().await.map_err(|warning| (self.verifier.events)(warning)).ok()
     }
 
     /// Runs the verify command of the task in the author's folder. Returns true if it exits 0, and false without a command.

@@ -18,6 +18,7 @@ use super::verify::Verifier;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::{EventKind, MERGE_STEP, Notice};
 use crate::domain::failure_summary;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Action, Actor, permit};
@@ -90,6 +91,13 @@ impl TaskWorktree {
             Err(error) if !error.is_general() => Ok(Err(format!("the worktree cannot be committed: {error}"))),
             committed => Ok(committed?),
         }
+    }
+
+    /// Moves the ignored files that the team keeps into the workspace, and returns all ignored files of the task. The error is a warning:
+    /// the worktree stays then.
+    pub(super) async fn keep_files(&self) -> Result<IgnoredFiles, EventKind> {
+        let kept = self.repository.keep_files(&self.worktree).await;
+        kept.map_err(|error| self.event(Notice::Warning(error.to_string())))
     }
 
     /// Tells a reviewer how to see the committed work.
@@ -258,8 +266,7 @@ impl TaskMerge<'_> {
             Ok(verify) => verify,
             Err(result) => return Ok(result),
         };
-        let verify_text = if verify.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
-        let evidence = format!("{verify_text}no changes: the branch had nothing to merge");
+        let evidence = if verify.is_some() { format!("verify exited 0 on {into}") } else { String::new() };
         // The commit of the branch is the work of other tasks.
         Ok(MergeResult::Done { evidence, commit: None, verify })
     }

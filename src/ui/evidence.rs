@@ -3,6 +3,7 @@
 use super::summary::TaskOutcome;
 use super::text::{first_line, join_up_to, one_line};
 use crate::domain::evidence::Caveat;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::task::{TaskId, TaskResult};
 use crate::domain::verify_run::VerifyRun;
 
@@ -44,6 +45,30 @@ pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
             let named = join_up_to(ids.iter(), NAMED_MAX);
             sentences.push(format!("{} {label}: {named}; `brigade why {}` for the reason.", ids.len(), first.0));
         }
+    }
+    sentences
+}
+
+/// Returns a sentence for each task with files that git ignores.
+pub(super) fn ignored_file_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for task in tasks {
+        let Some(IgnoredFiles { moved, left }) = &task.ignored_files else { continue };
+        if !moved.is_empty() {
+            sentences.push(format!("Files of {} that git ignores are now in the workspace: {moved}.", task.id));
+        }
+        if !left.is_empty() {
+            let folder = one_line(task.worktree.as_deref().unwrap_or_default());
+            sentences.push(format!(
+                "Files of {} that git ignores are still in {folder}: {left}; `brigade why {}` for more.",
+                task.id, task.id.0
+            ));
+        }
+    }
+    let more = sentences.len().saturating_sub(NAMED_MAX);
+    sentences.truncate(NAMED_MAX);
+    if more > 0 {
+        sentences.push(format!("{more} more tasks have such files; `brigade clean` lists their worktrees."));
     }
     sentences
 }

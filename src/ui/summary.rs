@@ -149,6 +149,8 @@ impl Summary {
             evidence: completed.map(evidence_text).unwrap_or_default(),
             unverified: completed.is_some_and(|result| result.unverified),
             nothing_ran: completed.is_some_and(TaskResult::nothing_ran),
+            ignored_files: completed.and_then(|result| result.ignored_files.clone()),
+            worktree: task.worktree.clone(),
         }
     }
 }

@@ -231,6 +231,10 @@ fn result(out: &mut String, result: &TaskResult, columns: usize) {
         field(out, "it printed", &run.output_tail, columns);
     }
     field(out, "commit", result.commit.as_deref().unwrap_or_default(), columns);
+    if let Some(files) = &result.ignored_files {
+        field(out, "moved here", &files.moved.to_string(), columns);
+        field(out, "left there", &files.left.to_string(), columns);
+    }
     field(out, "reviewed by", result.reviewed_by.as_deref().unwrap_or_default(), columns);
 }
 

@@ -15,7 +15,7 @@ async fn report_removes_locks_of_killed_git() {
     insert_after(&worktree.root, "f.txt", "line 2", "work");
     let git_dir = worktree.root.join(".git");
     let locks = ["index.lock", "HEAD.lock", "packed-refs.lock", "packed-refs.new", "config.lock", "shallow.lock"];
-    let of_branch = format!("refs/heads/{}.lock", worktree.branch);
+    let of_branch = format!("refs/heads/{}.lock", worktree.branch.short());
     for lock in locks.into_iter().chain([of_branch.as_str()]) {
         fs::write(git_dir.join(lock), "").unwrap();
     }
@@ -48,5 +48,5 @@ async fn report_waits_for_lock_of_living_git() {
     fs::write(&go, "").unwrap();
     assert!(living.wait().unwrap().success());
     report.await.unwrap().unwrap().unwrap();
-    assert_eq!(repo.git(&["log", "-1", "--format=%s", &worktree.branch]), "Own");
+    assert_eq!(repo.git(&["log", "-1", "--format=%s", worktree.branch.short()]), "Own");
 }

@@ -68,12 +68,13 @@ async fn open_with(folder: &Path, merge_into: Option<BranchName>) -> Result<GitR
     GitRepository::open(folder, GitOptions { merge_into, ..options(folder) }).await
 }
 
-fn options(folder: &Path) -> GitOptions {
+pub fn options(folder: &Path) -> GitOptions {
     GitOptions {
         team: "crew".into(),
         merge_into: None,
         control_files: vec!["brigade.toml".into()],
         setup: SetupSpec::default(),
+        keep: Vec::new(),
         setup_timeout: Duration::from_secs(60),
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(ManualClock::default()),

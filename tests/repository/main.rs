@@ -16,6 +16,7 @@ mod drivers;
 mod failed_attempts;
 mod harness;
 mod hidden;
+mod ignored;
 mod killed_steps;
 mod layouts;
 mod lfs;

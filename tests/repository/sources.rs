@@ -370,7 +370,7 @@ async fn own_rules_and_settings_hold_in_worktrees() {
     run(
         &repo,
         &worktree,
-        "echo x | tee a.private a.secret b.up > c.up; git add -A; git reset -q c.up; git commit -q -m Up",
+        "echo x | tee a.private a.secret b.up > c.up; git add -A; rm a.private a.secret; git reset -q c.up; git commit -q -m Up",
     );
     finish(&repo, &worktree, || ()).await;
     assert_eq!(repo.git(&["ls-tree", "--name-only", "brigade/crew"]), "b.up\nbrigade.toml\nc.up\nf.txt");

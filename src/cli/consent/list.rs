@@ -369,6 +369,7 @@ mod tests {
         merge_into = "main"
         setup = "npm ci"
         copy = [".env"]
+        keep = ["reports/**"]
         submodules = true
         review = "lead"
         record = "traffic"

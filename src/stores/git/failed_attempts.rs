@@ -4,11 +4,12 @@
 //!
 //! 1. A commit of everything in the worktree. It is made with an index of its own, so the worktree does not change.
 //! 2. The branch `…/task-<id>-attempt-<n>` at this commit, in the person's repository.
-//! 3. The removal of the worktree, and of the task's branch.
+//! 3. The removal of the worktree, and of the task's branch. If git ignores files that the attempt made, the worktree is renamed instead.
 //! 4. A new worktree.
 //!
 //! After a kill between two steps, the next call finds what the earlier one kept and continues.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::RepositoryInner;
@@ -16,12 +17,14 @@ use super::branch::recorded_base;
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
 use super::files::{self, copy_file, remove_file};
+use super::ignored_work::{WITH_IGNORED, split_ignored, summary};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
 use super::places::Found;
 use super::removal::unsavable_content;
 use super::worktrees::BranchTips;
 use crate::domain::branch_name::BranchName;
 use crate::domain::failed_attempt::FailedAttempt;
+use crate::domain::ignored_files::FileList;
 use crate::domain::worktree_name::AttemptBranch;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
 
@@ -31,6 +34,8 @@ const END_FILE: &str = ".agent/end";
 const INDEX_FILE: &str = "brigade-index";
 /// Names that are tried for a branch.
 const NAMES_MAX: u32 = 9;
+/// Names that are tried for the place of a failed attempt.
+const PLACES_MAX: u32 = 1_000;
 
 /// The result of [`RepositoryInner::set_aside_failed`].
 enum SetAside {
@@ -60,6 +65,7 @@ impl RepositoryInner {
             return Ok(());
         }
         let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else { return Ok(()) };
+        at.remove_dead_locks()?;
         files::replace(&worktree.root.join(END_FILE), &format!("{} {}\n", worktree.assignment.attempt, digest(&at)?))
     }
 
@@ -109,7 +115,7 @@ impl RepositoryInner {
                 if self.has_changed_since(&at, worktree, last)? {
                     return Ok(SetAside::ChangedSince);
                 }
-                self.set_aside(&at, worktree, tips, failure)
+                self.set_aside(&at, worktree, tips, failure, warnings)
             }
             Found::Missing => self.set_aside_branch(worktree, tips, failure),
             Found::Other(_) => Ok(SetAside::Nothing),
@@ -136,6 +142,7 @@ impl RepositoryInner {
         worktree: &Worktree,
         tips: &BranchTips,
         failure: &FailedAttempt,
+        warnings: &mut Vec<String>,
     ) -> Result<SetAside, RepositoryError> {
         let repositories = clear_skip_worktree(at)?;
         if let Some(reason) = unsavable_content(at, &repositories) {
@@ -155,9 +162,41 @@ impl RepositoryInner {
             Ok(branch) => branch,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
-        self.main.remove_place(&at.work_tree)?;
+        let (ignored, _) = split_ignored(&at.changes(&[WITH_IGNORED])?);
+        let work = self.task_files(at, ignored)?;
+        if work.is_empty() {
+            self.main.remove_place(&at.work_tree)?;
+        } else {
+            let folder = self.move_place_aside(at, &worktree.assignment, failure, &summary(&work))?;
+            let name = &worktree.name;
+            warnings.push(format!(
+                "{name} of attempt {} is now {folder}: git ignores files that the attempt made: {}; `brigade clean` lists it",
+                failure.attempt,
+                summary(&work)
+            ));
+        }
         self.delete_branch(worktree, tips.own.as_deref())?;
         Ok(SetAside::Done(branch))
+    }
+
+    /// Renames the place of a failed attempt, so that its ignored files stay. Returns its new name.
+    fn move_place_aside(
+        &self,
+        at: &RepoPath,
+        assignment: &Assignment,
+        failure: &FailedAttempt,
+        work: &FileList,
+    ) -> Result<String, RepositoryError> {
+        self.keep_place(&at.work_tree, work)?;
+        for number in 1..=PLACES_MAX {
+            let folder = attempt_name(assignment, failure, number).folder();
+            let aside = self.main.work_tree.join(&folder);
+            if aside.symlink_metadata().is_err() {
+                fs::rename(&at.work_tree, &aside).map_err(|error| files::failed("rename", &at.work_tree, &error))?;
+                return Ok(folder);
+            }
+        }
+        Err(files::failed("rename", &at.work_tree, &"all names are taken"))
     }
 
     /// Sets a branch aside whose worktree is missing: a kill interrupted an earlier call, or a person removed the worktree.
@@ -314,8 +353,12 @@ impl Drop for OwnIndex {
 }
 
 fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> BranchName {
+    attempt_name(assignment, failure, number).branch()
+}
+
+fn attempt_name(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> AttemptBranch {
     let (team, task) = (assignment.team.clone(), assignment.task);
-    AttemptBranch { team, task, attempt: failure.attempt, number }.branch()
+    AttemptBranch { team, task, attempt: failure.attempt, number }
 }
 
 /// A digest of a worktree: its commit, and the names, sizes and times of all changed files. It changes with every edit and every commit.

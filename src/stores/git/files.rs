@@ -27,14 +27,23 @@ pub(super) fn text(path: &Path) -> Option<String> {
 
 /// Writes a plain file. A link in its place is an error: a repository may contain one that leads anywhere.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), RepositoryError> {
-    let written = open_for_writing(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    write_bytes(path, text.as_bytes())
+}
+
+fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), RepositoryError> {
+    let written = open_for_writing(path).and_then(|mut file| file.write_all(bytes));
     written.map_err(|error| failed("write", path, &error))
 }
 
 /// Replaces a file as a whole.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), RepositoryError> {
+    replace_bytes(path, text.as_bytes())
+}
+
+/// The same with bytes.
+pub(super) fn replace_bytes(path: &Path, bytes: &[u8]) -> Result<(), RepositoryError> {
     let new = path.with_extension("new");
-    write(&new, text)?;
+    write_bytes(&new, bytes)?;
     fs::rename(&new, path).map_err(|error| failed("write", path, &error))
 }
 

@@ -1,12 +1,14 @@
-//! Worktrees and branches of tasks that are no longer on the board, and branches that keep the work of failed attempts. Only a person
-//! removes them.
+//! Worktrees and branches of tasks that are no longer on the board, branches that keep the work of failed attempts, and worktrees that keep
+//! ignored files. Only a person removes them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::kept_files::kept_list;
 use super::opening::find_checkout;
 use super::{DriverOptions, GitRepository, files};
 use crate::domain::branch_name::BranchName;
+use crate::domain::ignored_files::FileList;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
@@ -35,7 +37,46 @@ pub struct KeptAttempt {
     pub commit: String,
 }
 
+/// A worktree in which nobody works any more.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct KeptWorktree {
+    /// The task's id.
+    pub task: TaskId,
+    /// The failed attempt that left it. `None`: the task is completed.
+    pub attempt: Option<u32>,
+    /// The folder, relative to the workspace.
+    pub folder: String,
+    /// The ignored files that it keeps. `None`: it stays for another reason.
+    pub files: Option<FileList>,
+}
+
 impl GitRepository {
+    /// The worktrees of all teams that keep ignored files, and the other ones of completed tasks. Blocks.
+    pub fn kept_worktrees(workspace: &Path, is_completed: impl Fn(TaskId) -> bool) -> Vec<KeptWorktree> {
+        let mut kept = Vec::new();
+        for entry in files::entries(&workspace.join(WORKTREES_FOLDER)) {
+            let folder = format!("{WORKTREES_FOLDER}/{}", entry.file_name().unwrap_or_default().to_string_lossy());
+            let files = kept_list(&entry);
+            if let Some(name) = WorktreeName::of_folder(&folder)
+                && is_completed(name.task)
+            {
+                kept.push(KeptWorktree { task: name.task, attempt: None, folder, files });
+            } else if let Some(name) = AttemptBranch::of_folder(&folder) {
+                kept.push(KeptWorktree { task: name.task, attempt: Some(name.attempt), folder, files });
+            }
+        }
+        kept.sort_by(|a, b| (a.task, &a.folder).cmp(&(b.task, &b.folder)));
+        kept
+    }
+
+    /// Removes a worktree that only keeps ignored files. Blocks.
+    ///
+    /// # Errors
+    /// `workspace` is not in a repository, or the system fails.
+    pub fn remove_kept_worktree(workspace: &Path, kept: &KeptWorktree) -> Result<(), RepositoryError> {
+        find_checkout(workspace, DriverOptions::default())?.remove_place(&workspace.join(&kept.folder))
+    }
+
     /// The branches of all teams that keep the work of failed attempts. Blocks.
     ///
     /// # Errors

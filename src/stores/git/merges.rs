@@ -128,7 +128,7 @@ impl RepositoryInner {
         })
     }
 
-    fn is_control_file(&self, path: &Path) -> bool {
+    pub(super) fn is_control_file(&self, path: &Path) -> bool {
         // On some systems names that differ only in case are the same file.
         let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
         let brigade_folders = [".agent", WORKTREES_FOLDER].map(Path::new);
@@ -288,7 +288,7 @@ fn reset_scratch(at: &RepoPath, commit: &str) -> Result<(), RepositoryError> {
 }
 
 /// Returns true if git refuses to check out this name: it would be a git folder, or a path outside the worktree.
-fn is_invalid_component(name: &str) -> bool {
+pub(super) fn is_invalid_component(name: &str) -> bool {
     // Some file systems ignore these characters.
     let is_significant = |c: &char| !matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
     let plain: String = name.chars().filter(is_significant).collect::<String>().to_ascii_lowercase();

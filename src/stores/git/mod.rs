@@ -24,8 +24,10 @@ mod files;
 mod former_names;
 mod git_folder;
 mod ignore_rules;
+mod ignored_work;
 mod index_flags;
 pub mod inspection;
+mod kept_files;
 pub mod leftovers;
 mod lfs;
 mod locks;
@@ -64,6 +66,7 @@ use parking_lot::Mutex;
 use crate::domain::access::PathRule;
 use crate::domain::branch_name::BranchName;
 use crate::domain::event::Notice;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
@@ -98,6 +101,8 @@ struct RepositoryInner {
     /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
     setup: SetupPlan,
+    /// Patterns of ignored files that completed tasks move into the workspace.
+    keep: Vec<String>,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
     /// Held during each step of a merge. A step whose caller was dropped runs to its end, and the next step waits for it.
@@ -115,6 +120,8 @@ pub struct GitOptions {
     pub control_files: Vec<PathBuf>,
     /// The set-up of worktrees.
     pub setup: SetupSpec,
+    /// Patterns of ignored files that completed tasks move into the workspace; see [`crate::domain::path_pattern`].
+    pub keep: Vec<String>,
     /// The time limit of the setup command.
     pub setup_timeout: Duration,
     /// The file system for the worktrees' state files.
@@ -163,6 +170,7 @@ impl GitRepository {
             },
             main,
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
+            keep: options.keep,
             states,
             clock: options.clock,
             merge_lock: Mutex::new(()),
@@ -233,7 +241,9 @@ impl RepositoryInner {
         for assignment in completed {
             // The board records the merge, but its worktree was not removed.
             let is_named = named.iter().any(|(name, _)| *name == self.merged_ref(assignment));
-            if let Some(worktree) = self.leftover_worktree(assignment, is_named) {
+            let leftover = self.leftover_worktree(assignment, is_named);
+            let is_kept = |worktree: &Worktree| !is_named && kept_files::kept_list(&worktree.root).is_some();
+            if let Some(worktree) = leftover.filter(|worktree| !is_kept(worktree)) {
                 match self.clear(&worktree) {
                     Ok(reason) => notices.extend(reason.map(Notice::Warning)),
                     Err(error) => notices.push(warning(error)),
@@ -318,6 +328,11 @@ impl Repository for GitRepository {
     async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
         let (merge, assignment) = (merge.clone(), assignment.clone());
         self.blocking(move |inner| inner.publish(&merge, &assignment)).await
+    }
+
+    async fn keep_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError> {
+        let worktree = worktree.clone();
+        self.blocking(move |inner| inner.keep_files(&worktree)).await
     }
 
     async fn clean_up(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use super::RepositoryInner;
 use super::command::RepoPath;
 use super::files::{self, remove_folder};
+use super::ignored_work::{WITH_IGNORED, split_ignored};
 use super::index_flags::{clear_skip_worktree, first_with_work};
+use super::kept_files::KeptFiles;
 use super::places::{GONE_PREFIX, MAKING_PREFIX};
 use super::setup::SETUP_FILE;
 use crate::domain::dropped_lines::short_commit;
@@ -25,6 +27,7 @@ impl RepositoryInner {
             let branch = &worktree.branch;
             return Ok(Some(format!("{name} stays: its branch {branch} has unmerged commits")));
         }
+        let mut kept = None;
         if worktree.root.symlink_metadata().is_ok() {
             if self.states.read_expect(&worktree.root, &worktree.assignment.identifier()).is_err() {
                 return Ok(Some(format!("{name} stays: its state file does not name this task")));
@@ -32,10 +35,22 @@ impl RepositoryInner {
             let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else {
                 return Ok(Some(format!("{name} stays: it has no git folder of its own")));
             };
-            if let Some(reason) = self.unsaved_work(&at)? {
-                return Ok(Some(format!("{name} stays: {reason}")));
+            at.remove_dead_locks()?;
+            let ignored = match self.unsaved_work(&at)? {
+                Err(reason) => return Ok(Some(format!("{name} stays: {reason}"))),
+                Ok(ignored) => ignored,
+            };
+            let KeptFiles { files, problem } = self.keep_ignored(&at, worktree.assignment.task, ignored)?;
+            if files.left.is_empty() {
+                self.main.remove_place(&worktree.root)?;
+            } else {
+                self.keep_place(&worktree.root, &files.left)?;
+                let problem = problem.map(|problem| format!("; {problem}")).unwrap_or_default();
+                kept = Some(format!(
+                    "{name} stays: git ignores files that the task made: {}{problem}; `brigade clean` lists it",
+                    files.left
+                ));
             }
-            self.main.remove_place(&worktree.root)?;
         }
         // Git compares the old value: a branch that moved meanwhile stays.
         if let Some(tip) = tip
@@ -43,7 +58,7 @@ impl RepositoryInner {
         {
             self.main.git(["update-ref", "--no-deref", "-d", &branch, &tip]).ok()?;
         }
-        Ok(None)
+        Ok(kept)
     }
 
     /// Deletes what a kill left of places of this team that were being made or removed. It must run before any teammate works.
@@ -65,19 +80,20 @@ impl RepositoryInner {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with(".merge"))
     }
 
-    /// The reason why a removal of the worktree would lose work. Ignored files do not count.
-    fn unsaved_work(&self, at: &RepoPath) -> Result<Option<String>, RepositoryError> {
+    /// Returns the ignored entries of the worktree. The inner error is the reason why a removal would lose other work.
+    fn unsaved_work(&self, at: &RepoPath) -> Result<Result<Vec<PathBuf>, String>, RepositoryError> {
         let repositories = clear_skip_worktree(at)?;
         if let Some(reason) = unsavable_content(at, &repositories) {
-            return Ok(Some(reason));
+            return Ok(Err(reason));
         }
-        let files = at.changes(&[])?.fields().count();
+        let (ignored, files) = split_ignored(&at.changes(&[WITH_IGNORED])?);
         if files > 0 {
-            return Ok(Some(format!("it has {files} uncommitted files")));
+            return Ok(Err(format!("it has {files} uncommitted files")));
         }
         let unfetched = self.main.unfetched_refs(at)?;
-        Ok(unfetched.first().map(|first| {
-            format!("{} in it has commits that are not merged, such as {}", first.shown(), short_commit(&first.commit))
+        Ok(unfetched.first().map_or(Ok(ignored), |first| {
+            let commit = short_commit(&first.commit);
+            Err(format!("{} in it has commits that are not merged, such as {commit}", first.shown()))
         }))
     }
 }

@@ -18,6 +18,7 @@ use super::RepositoryInner;
 use super::command::{RepoPath, failure, path_of, paths_ended_by, pathspec, text_of};
 use super::commits::list_files;
 use super::files::{self, failed, remove_file};
+use super::ignored_work::{add_setup_file, record_no_setup_files, record_setup_files};
 use super::index_flags::REPOSITORY_MODE;
 use super::team_branch::TeamBranch;
 use crate::domain::team_spec::SetupSpec;
@@ -28,7 +29,7 @@ use crate::ports::{PORTS_PER_WORKTREE, PendingSetup, RepositoryError, Setup, Set
 /// The file, in a worktree, with the key of the setup that succeeded there.
 pub(super) const SETUP_FILE: &str = ".agent/setup";
 /// The file, in a worktree, with the first of its ports.
-const PORT_FILE: &str = ".agent/port";
+pub(super) const PORT_FILE: &str = ".agent/port";
 /// The first port that a worktree gets. All are below the ports that systems give to outgoing connections.
 const PORT_MIN: u16 = 20_000;
 /// The number of worktrees that can have ports.
@@ -76,7 +77,11 @@ impl RepositoryInner {
     }
 
     pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
-        files::replace(&self.setup_path(place)?.work_tree.join(SETUP_FILE), key)
+        let at = self.setup_path(place)?;
+        if matches!(place, SetupPlace::Task(_)) {
+            record_setup_files(&self.main, &at)?;
+        }
+        files::replace(&at.work_tree.join(SETUP_FILE), key)
     }
 }
 
@@ -85,6 +90,12 @@ impl SetupPlan {
     fn prepare(&self, place: &SetupPlace, at: &RepoPath) -> Result<Setup, RepositoryError> {
         let port_base = self.port_base(at)?;
         let pending = self.copy_files(place, at)?;
+        if matches!(place, SetupPlace::Task(_)) && pending.is_none() {
+            match at.work_tree.join(SETUP_FILE).symlink_metadata() {
+                Ok(_) => record_setup_files(&self.main, at)?,
+                Err(_) => record_no_setup_files(&at.work_tree)?,
+            }
+        }
         Ok(Setup { port_base, pending })
     }
 
@@ -115,6 +126,7 @@ impl SetupPlan {
         for file in &files {
             if !is_current || at.work_tree.join(file.path).symlink_metadata().is_err() {
                 write_copy(at, file)?;
+                add_setup_file(&at.work_tree, file.path)?;
             }
         }
         if is_current {

@@ -169,6 +169,7 @@ impl RepositoryInner {
                 Ok(None)
             }
             Found::Place(at) => {
+                self.use_kept_place(&worktree.root)?;
                 self.main.update_git_folder(&at.git_dir)?;
                 at.restore(&worktree.branch, tips.own.as_deref().unwrap_or(&tips.target), warnings)?;
                 self.branch.show_in(&at, &tips.target);
@@ -192,7 +193,8 @@ impl RepositoryInner {
         if worktree.leftover_work.is_none() && is_on_own_branch {
             let marker = worktree.root.join(UPDATING_FILE);
             files::write(&marker, target)?;
-            at.git(["merge", "--quiet", "--ff-only", target]).ok()?;
+            // An ignored file is work too.
+            at.git(["merge", "--quiet", "--ff-only", "--no-overwrite-ignore", target]).ok()?;
             if recorded_base(&worktree.root).as_deref() != Some(target) {
                 remove_file(&worktree.root.join(SETUP_FILE))?;
             }

@@ -10,7 +10,7 @@ use crate::domain::event::GoalResult;
 use crate::domain::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ui::command_form::CommandForm;
-use crate::ui::evidence::caveat_sentences;
+use crate::ui::evidence::{caveat_sentences, ignored_file_sentences};
 use crate::ui::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use crate::ui::table::{Cell, TABLE_WIDTH_MIN, Table};
 use crate::ui::text::{count, duration, join_up_to, one_line, wrap};
@@ -122,6 +122,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     sentences.extend(unfinished_sentences(outcome, columns));
     sentences.extend(caveat_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
     sentences.extend(unverified_sentence(outcome).map(|sentence| (WARN, sentence)));
+    sentences.extend(ignored_file_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
     sentences.extend(passed_check);
     sentences.extend(outcome.pending.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if outcome.task_counts.total() > 0 {

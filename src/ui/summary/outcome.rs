@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::domain::dependencies;
 use crate::domain::event::{GoalCheck, TaskCounts};
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transcript::Usage;
@@ -71,6 +72,12 @@ pub struct TaskOutcome {
     /// True if its verify command ran no test.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nothing_ran: bool,
+    /// The files that it made and git ignores, and its worktree, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignored_files: Option<IgnoredFiles>,
+    /// Its worktree, relative to the workspace.
+    #[serde(skip)]
+    pub worktree: Option<String>,
     /// The note and the evidence, the more important part first.
     #[serde(skip)]
     pub(super) note_and_evidence: String,

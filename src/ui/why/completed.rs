@@ -2,6 +2,7 @@
 
 use super::{Reason, reason};
 use crate::domain::dropped_lines::short_commit;
+use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
 use crate::ui::approvals::verify_line;
@@ -44,6 +45,20 @@ pub(super) fn completion_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<
             reason("commit", format!("The work is in commit {short}."))
                 .hint(format!("`git show {}`", shell_word(&short))),
         );
+    }
+    if let Some(IgnoredFiles { moved, left }) = &result.ignored_files {
+        if !moved.is_empty() {
+            facts
+                .push(reason("moved_files", format!("Files that git ignores were moved into the workspace: {moved}.")));
+        }
+        if !left.is_empty() {
+            let folder = task.worktree.as_deref().map(one_line).unwrap_or_default();
+            let text = format!("Files that git ignores were left in {folder}: {left}.");
+            facts.push(reason("left_files", text).hint(format!(
+                "to see if they are still there: `brigade clean`\nto drop them: `rm -rf {}`",
+                shell_word(&folder)
+            )));
+        }
     }
     for dropped in &context.dropped {
         facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));

@@ -1,0 +1,196 @@
+//! Moves ignored files of a task into the workspace, as the setting `keep` says, and keeps the place of a task that has others.
+//!
+//! A file moves by one rename to a name that does not exist, so a kill leaves it in the place or in the workspace. Before each move its
+//! new path goes into a journal in the place. So a report after a kill still names the files that were moved.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::RepositoryInner;
+use super::command::{RepoPath, text_of};
+use super::files::{self, failed, remove_file};
+use super::ignored_work::{IgnoredWalk, WITH_IGNORED, WorkFile, split_ignored, summary};
+use super::merges::is_invalid_component;
+use super::setup::PORT_FILE;
+use crate::domain::ignored_files::{FileList, FileSize, IgnoredFiles};
+use crate::domain::path_pattern;
+use crate::domain::task::TaskId;
+use crate::domain::units::bytes;
+use crate::platform::reading::{self, AllowedKinds};
+use crate::platform::{Folder, open_for_appending};
+use crate::ports::{Durability, RepositoryError, Worktree};
+
+/// The file, in a place, with the files that were moved out of it.
+const MOVED_FILE: &str = ".agent/moved";
+/// The file, in a place, that says that it is kept for these files.
+pub(super) const KEPT_FILE: &str = ".agent/kept";
+/// The most bytes of a task that are moved.
+const KEEP_BYTES_MAX: u64 = 100_000_000;
+/// The largest journal that is read, in bytes.
+const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Names that are tried for a file.
+const NAMES_MAX: u32 = 1_000;
+
+/// The ignored files of a task.
+pub(super) struct KeptFiles {
+    pub files: IgnoredFiles,
+    /// The reason why a file that `keep` names was not moved.
+    pub problem: Option<String>,
+}
+
+/// A line of the journal.
+#[derive(Serialize, Deserialize)]
+struct MovedFile {
+    /// The path in the workspace.
+    path: PathBuf,
+    inode: u64,
+    bytes: u64,
+}
+
+impl RepositoryInner {
+    /// Moves the ignored files that `keep` names, and lists the others.
+    pub(super) fn keep_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError> {
+        let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else {
+            return Ok(IgnoredFiles::default());
+        };
+        at.remove_dead_locks()?;
+        let (ignored, _) = split_ignored(&at.changes(&[WITH_IGNORED])?);
+        Ok(self.keep_ignored(&at, worktree.assignment.task, ignored)?.files)
+    }
+
+    /// The files of the task among these ignored entries.
+    pub(super) fn task_files(&self, at: &RepoPath, ignored: Vec<PathBuf>) -> Result<Vec<WorkFile>, RepositoryError> {
+        IgnoredWalk::new(&self.main, at).task_files(ignored, |path| self.is_control_file(path))
+    }
+
+    /// As [`Self::keep_files`], for these ignored entries.
+    pub(super) fn keep_ignored(
+        &self,
+        at: &RepoPath,
+        task: TaskId,
+        ignored: Vec<PathBuf>,
+    ) -> Result<KeptFiles, RepositoryError> {
+        let journal = at.work_tree.join(MOVED_FILE);
+        let mut moved = self.moved_files(&journal);
+        let mut bytes_left = moved.iter().fold(KEEP_BYTES_MAX, |left, file| left.saturating_sub(file.bytes));
+        let (mut left, mut problem) = (Vec::new(), None);
+        for file in self.task_files(at, ignored)? {
+            if !self.keep.iter().any(|pattern| path_pattern::matches_at_or_above(&text_of(&file.path), pattern)) {
+                left.push(file);
+                continue;
+            }
+            let result = match bytes_left.checked_sub(file.bytes) {
+                Some(rest) => self.move_file(at, &journal, &file, task).map(|to| (to, rest)),
+                None => Err(format!("the files that `keep` moves have more than {}", bytes(KEEP_BYTES_MAX))),
+            };
+            match result {
+                Ok((to, rest)) => {
+                    bytes_left = rest;
+                    moved.push(FileSize { path: text_of(&to), bytes: file.bytes });
+                }
+                Err(reason) => {
+                    problem.get_or_insert_with(|| format!("cannot keep {}: {reason}", text_of(&file.path)));
+                    left.push(file);
+                }
+            }
+        }
+        Ok(KeptFiles { files: IgnoredFiles { moved: FileList::of(moved), left: summary(&left) }, problem })
+    }
+
+    /// The files that an earlier call moved, and that are still where it put them.
+    fn moved_files(&self, journal: &Path) -> Vec<FileSize> {
+        let text = reading::read(journal, AllowedKinds::FilesHere, JOURNAL_BYTES_MAX).unwrap_or_default();
+        let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<MovedFile>(line).ok());
+        let is_there = |file: &MovedFile| {
+            let to = self.main.work_tree.join(&file.path).symlink_metadata();
+            to.is_ok_and(|to| to.is_file() && to.ino() == file.inode)
+        };
+        lines.filter(is_there).map(|file| FileSize { path: text_of(&file.path), bytes: file.bytes }).collect()
+    }
+
+    /// Moves a file to the same path in the workspace, or to one beside it if that exists. Follows no link. The error is the reason, for
+    /// people.
+    fn move_file(&self, at: &RepoPath, journal: &Path, file: &WorkFile, task: TaskId) -> Result<PathBuf, String> {
+        if !file.is_plain {
+            return Err("it is not a plain file that can be read".to_owned());
+        }
+        let is_forbidden = text_of(&file.path).split('/').any(is_invalid_component);
+        if is_forbidden || self.is_control_file(&file.path) {
+            return Err("it is a file of git or of Brigade".to_owned());
+        }
+        let moved = || -> std::io::Result<PathBuf> {
+            let above = file.path.parent().unwrap_or(Path::new(""));
+            let name = file.path.file_name().unwrap_or_default();
+            let from = open_below(&at.work_tree, above, false)?;
+            let original = from.open_plain_file(name)?;
+            let to = open_below(&self.main.work_tree, above, true)?;
+            if self.branch.durability == Durability::Power {
+                original.file.sync_all()?;
+            }
+            for number in 0..NAMES_MAX {
+                let mut new_name = name.to_owned();
+                match number {
+                    0 => {}
+                    1 => new_name.push(format!(".task-{}", task.0)),
+                    _ => new_name.push(format!(".task-{}.{number}", task.0)),
+                }
+                if to.exists(&new_name)? {
+                    continue;
+                }
+                let path = above.join(&new_name);
+                let (inode, bytes) = (original.metadata.ino(), original.metadata.len());
+                append(journal, &MovedFile { path: path.clone(), inode, bytes })?;
+                match from.rename_new(name, &to, &new_name) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(error),
+                    Ok(()) => return Ok(path),
+                }
+            }
+            Err(ErrorKind::AlreadyExists.into())
+        };
+        moved().map_err(|error| error.to_string())
+    }
+
+    /// Keeps the place for these files, after its work is merged.
+    pub(super) fn keep_place(&self, root: &Path, left: &FileList) -> Result<(), RepositoryError> {
+        let text = serde_json::to_vec(left).map_err(|error| failed("write", &root.join(KEPT_FILE), &error))?;
+        files::replace_bytes(&root.join(KEPT_FILE), &text)?;
+        // Another place can have its ports.
+        remove_file(&root.join(PORT_FILE))
+    }
+
+    /// Forgets that the place was kept: its task is done again.
+    pub(super) fn use_kept_place(&self, root: &Path) -> Result<(), RepositoryError> {
+        if root.join(KEPT_FILE).symlink_metadata().is_err() {
+            return Ok(());
+        }
+        remove_file(&root.join(MOVED_FILE))?;
+        remove_file(&root.join(KEPT_FILE))
+    }
+}
+
+/// The files for which a place is kept; `None` if it is not kept for files.
+pub(super) fn kept_list(root: &Path) -> Option<FileList> {
+    serde_json::from_slice(&files::bytes(&root.join(KEPT_FILE))?).ok()
+}
+
+/// Opens a folder below `top` through no link. Creates the folders that are missing if `creates` is true.
+fn open_below(top: &Path, path: &Path, creates: bool) -> std::io::Result<Folder> {
+    let mut folder = Folder::open(top)?;
+    for name in path {
+        if creates {
+            folder.create_folder(name)?;
+        }
+        folder = folder.open_folder(name)?;
+    }
+    Ok(folder)
+}
+
+fn append(journal: &Path, file: &MovedFile) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(file)?;
+    line.push(b'\n');
+    open_for_appending(journal)?.write_all(&line)
+}
