@@ -27,7 +27,6 @@ mod escapes;
 mod evidence;
 mod goals;
 mod hostile;
-mod ignored_files;
 mod inboxes;
 #[cfg(target_os = "linux")]
 mod installs;

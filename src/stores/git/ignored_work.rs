@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -112,8 +112,8 @@ impl<'a> IgnoredWalk<'a> {
                     if self.is_cache_folder(&path)? {
                         continue;
                     }
-                    match fs::read_dir(&file) {
-                        Ok(entries) => paths.extend(entries.flatten().map(|entry| path.join(entry.file_name()))),
+                    match reading::list(&file, self.entries_left) {
+                        Ok(entries) => paths.extend(entries.iter().map(|entry| path.join(entry.file_name()))),
                         Err(_) => work.push(WorkFile { path, bytes: 0, is_plain: false }),
                     }
                 }

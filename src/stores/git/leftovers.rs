@@ -37,7 +37,7 @@ pub struct KeptAttempt {
     pub commit: String,
 }
 
-/// A worktree in which nobody works any more.
+/// A worktree of a task whose work is over.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct KeptWorktree {
     /// The task's id.
