@@ -328,10 +328,14 @@ async fn repeated_calls_end_the_work() {
         if has_new_task(&request) { write() } else { call(&[("task_list", json!({}))]) }
     });
     let task = run_task(&harness, task(None)).await;
-    assert_eq!((task.status, harness.requests()), (TaskStatus::Failed, 3), "the work, then the same list twice");
+    assert_eq!(
+        (task.status, harness.requests()),
+        (TaskStatus::Failed, 6),
+        "the work, then the same list twice, and after the reminder thrice"
+    );
     let is_named =
         |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("the same calls again"));
-    assert_eq!(harness.count(is_named), 1);
+    assert_eq!(harness.count(is_named), 2);
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ fn bash(command: &str) -> ModelResult {
     call(&[("bash", json!({ "command": command }))])
 }
 
-/// The agent writes a file, says something, and then repeats itself.
+/// The agent writes a file, says something, and then repeats itself. The first time counts as the end of its work, so it is reminded or gets
+/// the output of the verify command.
 #[tokio::test]
 async fn stopped_agent_is_completed_only_by_verify() {
     let reason = "it made the same calls again with the same results, so it was stopped; its last words: \"I look.\"";
@@ -38,7 +39,9 @@ async fn stopped_agent_is_completed_only_by_verify() {
         });
         let task = run_task(&harness, task(verify)).await;
         assert_eq!(task.status, status, "{verify:?}: {}", harness.event_lines());
-        assert_eq!((harness.requests(), verify_runs(&harness)), (3, usize::from(verify.is_some())), "{verify:?}");
+        let requests = if status == TaskStatus::Completed { 3 } else { 6 };
+        let runs = if verify.is_some() { requests / 3 } else { 0 };
+        assert_eq!((harness.requests(), verify_runs(&harness)), (requests, runs), "{verify:?}");
         let result = task.result.unwrap();
         assert!(result.summary.starts_with(summary), "{}", result.summary);
         assert_eq!(
@@ -46,6 +49,20 @@ async fn stopped_agent_is_completed_only_by_verify() {
             verify.is_some_and(|verify| verify.contains("no;"))
         );
     }
+}
+
+/// Small models repeat a change instead of reporting it, and report when they are reminded.
+#[tokio::test]
+async fn reminded_agent_that_repeated_its_change_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, count| async move {
+        let report = json!({ "task_id": 1, "status": "completed", "result": "out.txt is written" });
+        if count < 2 { write() } else { call(&[("task_update", report)]) }
+    });
+    let task = run_task(&harness, task(None)).await;
+    assert_eq!((task.status, harness.requests()), (TaskStatus::Completed, 3), "{}", harness.event_lines());
+    assert!(!task.result.unwrap().unverified);
 }
 
 /// Two commands, each with another result than the one before it.

@@ -31,7 +31,18 @@ pub(super) struct Repetition {
     /// The last turns, the newest last.
     turns: VecDeque<TurnDigest>,
     has_changed_file: bool,
-    is_found: bool,
+    /// True after a turn that did nothing new was found in this attempt.
+    was_idle: bool,
+    finding: Option<Finding>,
+}
+
+/// A finding about the last turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// It did nothing new, for the first time in this attempt. A small model that has done its work often repeats it instead of reporting.
+    NothingNew,
+    /// The agent repeats itself.
+    Repetition,
 }
 
 /// The end of a call.
@@ -119,9 +130,9 @@ impl TurnDigest {
 }
 
 impl Repetition {
-    /// Counts a turn with calls. Three findings count as a repetition:
+    /// Counts a turn with calls. The same loop of turns several times in a row is a repetition. These turns do nothing new, and the second
+    /// one in an attempt is a repetition too:
     ///
-    /// - the same loop of turns several times in a row;
     /// - after a change of a file, a turn that only makes calls of the turn before it again;
     /// - a turn whose changes are only those of the turn before it, or leave the files as they are after a change.
     pub fn count_turn(&mut self, mut turn: TurnDigest) {
@@ -137,7 +148,13 @@ impl Repetition {
         if self.turns.len() > TURNS_MAX {
             self.turns.pop_front();
         }
-        self.is_found = is_idle || (1..=PERIOD_MAX).any(|period| self.has_loop(period));
+        self.finding = if (is_idle && self.was_idle) || (1..=PERIOD_MAX).any(|period| self.has_loop(period)) {
+            Some(Finding::Repetition)
+        } else if is_idle {
+            Some(Finding::NothingNew)
+        } else {
+            None
+        };
     }
 
     /// Returns true if the last turns are a loop of this many turns, often enough. A turn that waited for something outside of the files
@@ -153,13 +170,19 @@ impl Repetition {
         same_turns.count() >= period * (loops_max - 1)
     }
 
-    /// Returns true if the last turn shows that the agent repeats itself, and then begins to count again.
-    pub fn take(&mut self) -> bool {
-        let is_found = self.is_found;
-        if is_found {
-            *self = Self::default();
+    /// Returns the finding about the last turn, and then begins to count again.
+    pub fn take(&mut self) -> Option<Finding> {
+        let finding = self.finding;
+        if finding.is_some() {
+            self.was_idle = true;
+            self.forget_turns();
         }
-        is_found
+        finding
+    }
+
+    /// Begins to count again.
+    pub fn forget_turns(&mut self) {
+        *self = Self { claim: self.claim, was_idle: self.was_idle, ..Self::default() };
     }
 }
 
@@ -186,7 +209,7 @@ mod tests {
 
     fn is_repetition(repetition: &mut Repetition, turn: TurnDigest) -> bool {
         repetition.count_turn(turn);
-        repetition.take()
+        repetition.take().is_some()
     }
 
     #[test]

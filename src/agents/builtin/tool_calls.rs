@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Turn;
-use super::repetition::{CallEnd, Repetition, TurnDigest};
+use super::repetition::{CallEnd, TurnDigest};
 use super::todo_reminder::TODO_TOOL;
 use crate::agents::permissions::CallNotMade;
 use crate::agents::turn_control::StopLevel;
@@ -156,7 +156,7 @@ impl Turn<'_> {
             self.agent.repetition.count_turn(digest);
         } else {
             // A turn without calls ends the row of equal turns.
-            self.agent.repetition = Repetition::default();
+            self.agent.repetition.forget_turns();
         }
         if self.host.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Turn;
+use super::repetition::Finding;
 use super::request_prefix::RequestPrefix;
 use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
@@ -211,19 +212,19 @@ impl Turn<'_> {
     }
 
     /// Returns the end of a turn after which the model goes on or ends its work, unless it repeats itself. Then it is stopped: with a task
-    /// it has reported nothing, so its attempt ends.
+    /// it has reported nothing, so its attempt ends. The first turn that does nothing new counts as the end of its work.
     fn end_of_turn(&mut self, continues: bool, is_passage_repeated: bool) -> TurnOutcome {
-        let action = if is_passage_repeated {
-            "wrote the same passage again and again"
-        } else if continues && self.agent.repetition.take() {
-            "made the same calls again with the same results"
-        } else if continues {
-            return TurnOutcome::Event(PhaseEvent::TurnEnded);
-        } else {
-            return TurnOutcome::Event(PhaseEvent::WorkEnded);
+        let finding = if continues { self.agent.repetition.take() } else { None };
+        let action = match finding {
+            _ if is_passage_repeated => "wrote the same passage again and again",
+            None if continues => return TurnOutcome::Event(PhaseEvent::TurnEnded),
+            None => return TurnOutcome::Event(PhaseEvent::WorkEnded),
+            Some(_) => "made the same calls again with the same results",
         };
-        self.host.services.events.warn(self.host.name(), format!("{action}, so it was stopped"));
-        if self.host.turn_control.claim().is_none() {
+        let is_stopped = finding != Some(Finding::NothingNew) && self.host.turn_control.claim().is_some();
+        let effect = if is_stopped { "it was stopped" } else { "its work counts as ended" };
+        self.host.services.events.warn(self.host.name(), format!("{action}, so {effect}"));
+        if !is_stopped {
             return TurnOutcome::Event(PhaseEvent::WorkEnded);
         }
         self.end_fallback();
