@@ -33,6 +33,7 @@ use crate::stores::file::exchange_file::QUARANTINE_SUFFIX;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
+use crate::stores::git::UNSIGNED_WORK;
 use crate::stores::git::drivers::MissingDriver;
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
@@ -238,7 +239,8 @@ fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Ve
         Ok(status) => {
             let next = sentence(&status).map(|text| format!("; {text}")).unwrap_or_default();
             let text = format!("team {team}: a worktree for each task, merged into {}{next}", status.branch);
-            vec![ok("isolation", text)]
+            let signing = status.signs_commits.then(|| ok("signing", UNSIGNED_WORK.to_owned()));
+            [ok("isolation", text)].into_iter().chain(signing).collect()
         }
         Err(error) => {
             vec![fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default())]

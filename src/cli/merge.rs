@@ -18,12 +18,14 @@ use crate::sandbox::filter::own_program_path;
 use crate::stores::git::take_over::TakeOver;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
+use crate::ui::command_form::shell_word;
+use crate::ui::text::{count, one_line};
 
 /// Take over the work of a team: merge its branch into yours
 ///
 /// It updates your branch and files as `git merge` does, in your name. It overwrites no change of yours. If git cannot merge, nothing is
-/// changed. If it is killed, run it again. It runs no hooks and signs no commit: use `git merge BRANCH` for that.
+/// changed. If it is killed, run it again. It runs no hooks: use `git merge BRANCH` for that. With `commit.gpgSign`,
+/// it signs the merge as your git does.
 #[derive(Debug, clap::Args)]
 pub struct Merge {
     /// The team [default: the running team, or the last one]
@@ -74,10 +76,11 @@ async fn merge(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> Cl
     // Without the board, only the text about a deleted branch is shorter.
     let board = context.board(OpenMode::ReadOnly).await?;
     let recorded = board.view().await.map(|view| recorded_merges(&view)).unwrap_or_default();
-    let TakeOver { into, before, after, is_taken } =
+    let TakeOver { into, before, after, is_taken, unsigned_commits } =
         GitRepository::take_over(&workspace, team.name.as_str(), &branch, &recorded, drivers)?;
     let data = serde_json::json!({
         "team": team.name, "branch": branch, "into": into, "before": before, "after": after, "taken": is_taken,
+        "unsigned_commits": unsigned_commits,
     });
     let answer = context.output.answer(&data, || {
         let (branch, into) = (one_line(branch.short()), one_line(into.short()));
@@ -92,7 +95,16 @@ async fn merge(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> Cl
     // The work is merged, so a board that cannot be read is no error here.
     let view = board.view().await.ok();
     let team_branch = TeamBranch::of(team, &workspace);
-    Ok(answer.notes(team_branch.and_then(|team_branch| team_branch.sentence(view.as_deref()))))
+    let unsigned = (unsigned_commits > 0).then(|| {
+        format!(
+            "{} of the team without a signature (commit.gpgSign is on). One signed commit instead: `git reset --keep {} && git merge --squash {} && git commit`",
+            count(unsigned_commits, "commit"),
+            short_commit(&before),
+            shell_word(&branch.full())
+        )
+    });
+    let sentence = team_branch.and_then(|team_branch| team_branch.sentence(view.as_deref()));
+    Ok(answer.notes(unsigned.into_iter().chain(sentence)))
 }
 
 /// Records that the person's branch has the team's work in another form.

@@ -131,7 +131,7 @@ impl TeamBranch {
 
 /// The commands that take the merged work over, and the problems with the branch; `None` if there is neither.
 pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
-    let TeamBranchStatus { branch, name_in_commands, commits_ahead, problems } = status;
+    let TeamBranchStatus { branch, name_in_commands, commits_ahead, problems, .. } = status;
     let commits = count(*commits_ahead, "commit");
     let take_over = (*commits_ahead > 0).then(|| {
         format!(

@@ -27,15 +27,25 @@ const REFUSALS: [&str; 4] = [
 /// The starts of git's messages when a branch or a stash was made.
 const MADE: [&str; 2] = ["Switched to a new branch '", "Saved working directory and index state "];
 
-/// Returns the next step if git reports in `output` that it could not write outside of the member's place, or that it made a branch or a
-/// stash in the task's. The command may have succeeded in spite of a refusal: its last part did.
+/// The last line of a git that could not sign a commit: the program has no key, or asks for a passphrase.
+const NOT_COMMITTED: &str = "fatal: failed to write commit object";
+
+/// Returns the next step if git reports in `output` that it could not write outside of the member's place or not sign, or that it made a
+/// branch or a stash in the task's. The command may have succeeded in spite of a refusal: its last part did.
 pub fn hint(output: &str, place: GitPlace) -> Option<&'static str> {
     let is_made = || output.lines().any(|line| MADE.iter().any(|start| line.starts_with(start)));
-    refusal_hint(output, place).or_else(|| {
-        (place == GitPlace::Task && is_made()).then_some(
+    if let Some(hint) = refusal_hint(output, place) {
+        return Some(hint);
+    }
+    match place {
+        GitPlace::Task if output.lines().any(|line| line == NOT_COMMITTED) => {
+            Some("if git could not sign the commit, use git commit --no-gpg-sign.")
+        }
+        GitPlace::Task if is_made() => Some(
             "the commit that is checked out when you complete the task is merged; other branches, tags and stashes are not.",
-        )
-    })
+        ),
+        _ => None,
+    }
 }
 
 fn refusal_hint(output: &str, place: GitPlace) -> Option<&'static str> {
@@ -89,6 +99,7 @@ mod tests {
                 "fatal: cannot lock ref 'refs/heads/a/b': unable to create directory for /r/.git/refs/heads/a/b",
                 Some(commit_here),
             ),
+            ("error: gpg failed to sign the data:\n\nfatal: failed to write commit object\n", Some("--no-gpg-sign")),
             ("Switched to a new branch 'a'\n", Some("is merged; other branches")),
             ("Saved working directory and index state WIP on a: 1 b\nx\n", Some("tags and stashes are not")),
             ("Switched to branch 'a'\n", None),

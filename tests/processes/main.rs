@@ -50,6 +50,7 @@ mod runbooks;
 mod sandbox;
 mod secrets;
 mod setups;
+mod signing;
 mod spawned;
 mod starters;
 #[path = "../testkit/mod.rs"]

@@ -196,6 +196,8 @@ impl Setup {
         }
         assert!(self.workspace.all_are("completed"));
         self.commit_as_person();
+        // `tests/processes/signing.rs` has the merges that are signed.
+        git(&self.workspace, &["config", "commit.gpgSign", "false"]);
         let merge = self.brigade(&["merge"]);
         assert_eq!(merge.code, Some(0), "{merge:?}");
         is_confined

@@ -10,6 +10,7 @@ use brigade::domain::failed_attempt::FailedAttempt;
 use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{Assignment, PendingSetup, Repository, SetupPlace, Worktree, WorktreeOutcome};
 use brigade::sandbox::CommandExit;
+use brigade::stores::git::UNSIGNED_WORK;
 use tempfile::TempDir;
 
 use crate::harness::{TestRepository, edit, git, leftover_work, open, open_with_setup, task, ten_lines};
@@ -411,9 +412,9 @@ fn program(folder: &Path, name: &str, script: &str) -> String {
     path.display().to_string()
 }
 
-/// A teammate's git signs as the person's does. Brigade rewrites such a commit, so that its signature would not hold any more.
+/// A teammate's git signs as the person's does. Brigade keeps such a commit and all that it contains, and signs none itself.
 #[tokio::test]
-async fn signing_is_left_to_teammates() {
+async fn signed_commit_of_teammate_is_kept() {
     let programs = tempfile::tempdir().unwrap();
     let repo = TestRepository::new().await;
     repo.git(&["config", "gpg.program", &signer(programs.path())]);
@@ -421,13 +422,25 @@ async fn signing_is_left_to_teammates() {
     commit_file(repo.path(), "signed.txt", "signed\n");
     assert!(repo.git(&["cat-file", "commit", "HEAD"]).contains("gpgsig "));
     let repo = opened(repo.folder).await;
+    assert_eq!(repo.launch().await, [UNSIGNED_WORK]);
     let worktree = repo.provision(1).await;
-    let shown = run(&repo, &worktree, "echo x > 1.txt; git add 1.txt; git commit -q -m One; git cat-file commit HEAD");
-    assert!(shown.contains("gpgsig "), "{shown}");
-    finish(&repo, &worktree, || ()).await;
-    for commit in repo.git(&["rev-list", "main..brigade/crew"]).lines() {
-        assert!(!repo.git(&["cat-file", "commit", commit]).contains("gpgsig "));
+    let commits = ["--no-gpg-sign -m Zero", "-m One", "--no-gpg-sign -m Two"];
+    for options in commits {
+        run(&repo, &worktree, &format!("git commit -q --allow-empty {options}"));
     }
+    let signed = run(&repo, &worktree, "git rev-parse HEAD^");
+    finish(&repo, &worktree, || ()).await;
+    let signed = signed.trim();
+    assert!(repo.git(&["cat-file", "commit", signed]).contains("gpgsig "));
+    let log = repo.git(&["log", "--format=%s %(trailers:key=Brigade-Task,valueonly)", "main..brigade/crew^2"]);
+    assert_eq!(
+        log.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>(),
+        ["Two 1", "One", "Zero"]
+    );
+    let commits = repo.git(&["rev-list", "main..brigade/crew"]);
+    let with_signature = |commit: &&str| repo.git(&["cat-file", "commit", commit]).contains("gpgsig ");
+    assert_eq!(commits.lines().filter(with_signature).collect::<Vec<_>>(), [signed]);
+    repo.git(&["config", "commit.gpgSign", "false"]);
     assert_works(&repo).await;
 }
 

@@ -55,7 +55,10 @@ async fn take_over_fast_forwards_or_merges() {
     fs::write(repo.path().join("own.txt"), "unsaved\n").unwrap();
     let before = repo.git(&["rev-parse", "HEAD"]);
     let taken = take_over(&repo).unwrap();
-    assert_eq!(taken, TakeOver { into: "main".into(), before, after: repo.team_tip(), is_taken: false });
+    assert_eq!(
+        taken,
+        TakeOver { into: "main".into(), before, after: repo.team_tip(), is_taken: false, unsigned_commits: 0 }
+    );
     assert_eq!((repo.checkout_status().as_str(), commits_ahead(&repo)), ("?? own.txt", 0));
     assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("of the team"));
     let again = take_over(&repo).unwrap();
@@ -473,7 +476,10 @@ async fn take_over_finishes_after_killed_update_of_branch() {
     for lock in ["refs/heads/main.lock", "HEAD.lock"] {
         fs::write(repo.path().join(".git").join(lock), format!("{after}\n")).unwrap();
     }
-    assert_eq!(take_over(&repo), Ok(TakeOver { into: "main".into(), before, after, is_taken: false }));
+    assert_eq!(
+        take_over(&repo),
+        Ok(TakeOver { into: "main".into(), before, after, is_taken: false, unsigned_commits: 0 })
+    );
     assert_eq!(repo.checkout_status(), "");
     assert_eq!(fs::read(&record).unwrap(), b"");
     // Killed between the last two steps.
@@ -504,7 +510,10 @@ async fn planted_record_of_merge_changes_no_other_file() {
     let other = repo.git(&["commit-tree", "main^{tree}", "-m", "Unrelated"]);
     let record = format!("{{\"branch\":\"main\",\"before\":\"{before}\",\"after\":\"{other}\"}}");
     fs::write(repo.path().join(".git/brigade-merge"), record).unwrap();
-    assert_eq!(take_over(&repo), Ok(TakeOver { into: "main".into(), before, after: repo.team_tip(), is_taken: false }));
+    assert_eq!(
+        take_over(&repo),
+        Ok(TakeOver { into: "main".into(), before, after: repo.team_tip(), is_taken: false, unsigned_commits: 0 })
+    );
     assert_eq!(fs::read_to_string(&target).unwrap(), "mine\n");
 }
 

@@ -3,12 +3,12 @@
 //! - Program: the first `git` in `PATH` at the first call, for the life of the process.
 //! - Place: each call names the repository and the worktree, so a changed `.git` file has no effect.
 //! - Environment: Brigade's own without secrets and without `GIT_*` variables, which could redirect git.
-//! - Other programs: git starts none outside of the sandbox. Hooks, monitors, signatures, editors, pagers and transports are off. Filters
-//!   and merge drivers run in the sandbox; see [`super::settings`].
+//! - Other programs: git starts none outside of the sandbox, except the person's signing program; see [`super::signing`]. Hooks, monitors,
+//!   editors, pagers and transports are off. Filters and merge drivers run in the sandbox; see [`super::settings`].
 //! - Sandbox: in the place of a task, where commands can write the git folder too, git itself runs in the sandbox of that place.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::pipes::{find_pipe, folders_of};
-use super::settings::Settings;
+use super::settings::{Settings, Variables};
+use super::signing::signing_environment;
 use crate::platform::processes::{self, Signal};
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::RepositoryError;
@@ -30,6 +31,8 @@ use crate::sandbox::environment;
 const PIPE_SEARCH_DELAY: Duration = Duration::from_secs(2);
 /// The time limit of a call. The longest calls are checkouts.
 const TIME_MAX: Duration = Duration::from_secs(600);
+/// The time limit of a call that signs, if no person can answer at a terminal.
+const SIGNING_TIME_MAX: Duration = Duration::from_secs(30);
 /// The limit of a call's output, in bytes. More is an error.
 pub(super) const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The end of stderr that is kept, in bytes.
@@ -159,6 +162,8 @@ pub(super) struct GitCommand<'a> {
     variables: Vec<(&'static str, OsString)>,
     /// `true` if git reads its settings from files, not from the environment.
     reads_settings_files: bool,
+    /// The settings of a git that signs. It has the person's environment for that.
+    signing: Option<Variables>,
 }
 
 /// `git` with these arguments, without a repository.
@@ -171,6 +176,7 @@ pub(super) fn git<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Gi
         input: Vec::new(),
         variables: Vec::new(),
         reads_settings_files: false,
+        signing: None,
     }
 }
 
@@ -241,6 +247,20 @@ impl GitCommand<'_> {
         Self { reads_settings_files: true, ..self }
     }
 
+    /// Makes git sign with these settings, which it gets in its environment. A person at the terminal can answer the signing program.
+    pub(super) fn signing(self, settings: Variables) -> Self {
+        Self { signing: Some(settings), ..self }
+    }
+
+    /// Returns true if a person can answer the signing program.
+    fn is_interactive(&self) -> bool {
+        self.signing.is_some() && io::stdin().is_terminal()
+    }
+
+    fn time_max(&self) -> Duration {
+        if self.signing.is_some() { SIGNING_TIME_MAX } else { TIME_MAX }
+    }
+
     fn description(&self) -> String {
         let words = self.arguments.iter().take(2).map(|word| word.to_string_lossy());
         format!("run git {}", words.collect::<Vec<_>>().join(" "))
@@ -272,7 +292,11 @@ impl GitCommand<'_> {
             git.args(&words[1..]);
             git
         });
-        command.env_clear().envs(environment().iter().map(|(name, value)| (name, value)));
+        command.env_clear();
+        match &self.signing {
+            Some(settings) => command.envs(signing_environment()).envs(VARIABLES).envs(settings.iter().cloned()),
+            None => command.envs(environment().iter().map(|(name, value)| (name, value))),
+        };
         if let Some(at) = self.at {
             command.current_dir(&at.work_tree).env("GIT_DIR", &at.git_dir);
             command.env("GIT_COMMON_DIR", &at.common_dir).env("GIT_WORK_TREE", &at.work_tree);
@@ -286,8 +310,11 @@ impl GitCommand<'_> {
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A Ctrl-C in the terminal is for the team. It must not end git in the middle of a step.
-        command.process_group(0);
+        // A Ctrl-C in the terminal is for the team. It must not end git in the middle of a step. But only the group of this process may
+        // read from the terminal.
+        if !self.is_interactive() {
+            command.process_group(0);
+        }
         Ok(command)
     }
 
@@ -306,7 +333,7 @@ impl GitCommand<'_> {
     /// Runs git, with any exit code.
     ///
     /// # Errors
-    /// Git cannot be started, is killed, exceeds [`TIME_MAX`] or prints more than [`OUTPUT_BYTES_MAX`].
+    /// Git cannot be started, is killed, exceeds its time limit or prints more than [`OUTPUT_BYTES_MAX`].
     pub(super) fn run(self) -> Result<GitOutput, RepositoryError> {
         let has_input = !self.input.is_empty();
         let mut command = self.command()?;
@@ -371,7 +398,10 @@ impl GitCommand<'_> {
 
     /// Kills git if it waits for a pipe or takes too long, and returns the reason.
     fn kill_if_stuck(&self, group: i32, end: &mpsc::Receiver<()>) -> Option<String> {
-        let started_at = Instant::now();
+        if self.is_interactive() {
+            return None;
+        }
+        let (started_at, time_max) = (Instant::now(), self.time_max());
         let mut time = PIPE_SEARCH_DELAY;
         while end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
             let waited = started_at.elapsed();
@@ -379,9 +409,9 @@ impl GitCommand<'_> {
                 Some(pipe) => {
                     format!("{} is a pipe or a device, and git waits for it. hint: remove it", pipe.display())
                 }
-                None if waited >= TIME_MAX => format!("it took longer than {} s", TIME_MAX.as_secs()),
+                None if waited >= time_max => format!("it took longer than {} s", time_max.as_secs()),
                 None => {
-                    time = (time * 2).min(TIME_MAX.saturating_sub(waited));
+                    time = (time * 2).min(time_max.saturating_sub(waited));
                     continue;
                 }
             };

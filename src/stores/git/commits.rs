@@ -1,6 +1,7 @@
 //! The commits of a task: commits the remaining changes in its worktree, fetches them into the person's repository, and adds the task's
 //! trailers to the commits of teammates there. The commits of a person are never rewritten.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::fetching::UnfetchedRef;
 use super::index_flags::clear_skip_worktree;
 use super::queries::identity;
+use super::signing::is_signed;
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
 use crate::domain::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
@@ -104,7 +106,8 @@ impl RepositoryInner {
         if committed.is_err() && at.unfinished_operation().is_none() && is_unchanged()? { Ok(()) } else { committed }
     }
 
-    /// Adds the trailers to the commits of teammates that lack them, except to those below a person's commit. Returns the new id of `tip`.
+    /// Adds the trailers to the commits of teammates that lack them, except to those below a signed commit or a person's commit. Returns the
+    /// new id of `tip`.
     /// The inner error says that there are too many commits.
     fn add_trailers(&self, tip: &str, worktree: &Worktree) -> Result<Result<String, String>, RepositoryError> {
         let commits = match self.commits_to_rewrite(tip)? {
@@ -122,24 +125,43 @@ impl RepositoryInner {
         Ok(Ok(new.map_or_else(|| tip.to_owned(), |(_, new)| new)))
     }
 
-    /// The commits of the branch that no person's commit contains, oldest first: a new id of any other would change the person's commit.
-    /// The inner error says that there are too many commits.
+    /// The commits of the branch that no signed commit and no person's commit contains, oldest first: a new id of any other would change
+    /// such a commit. The inner error says that there are too many commits.
     fn commits_to_rewrite(&self, tip: &str) -> Result<Result<Vec<String>, String>, RepositoryError> {
-        let start = ["log", "--reverse", "--topo-order", "--format=%H %ce", tip].map(str::to_owned);
-        let exclude = format!("^{}", self.branch.target_ref());
-        let output = self.main.git(start.iter().chain([&exclude])).ok()?.line();
-        let commits: Vec<(&str, &str)> = output.lines().filter_map(|line| line.split_once(' ')).collect();
+        let exclude = format!("^{}", self.branch.target_commit()?);
+        let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--header", tip, &exclude]).ok()?;
+        let commits: Vec<ListedCommit<'_>> = output.fields().map(ListedCommit::parse).collect();
         if commits.len() > COMMITS_MAX {
             return Ok(Err(format!("the task branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
         }
-        let of_persons = commits.iter().filter(|(_, committer)| !committer.ends_with(TEAMMATES_DOMAIN));
-        let of_persons: String = of_persons.map(|(commit, _)| format!("^{commit}\n")).collect();
-        if of_persons.is_empty() {
-            return Ok(Ok(commits.into_iter().map(|(commit, _)| commit.to_owned()).collect()));
+        let kept = commits.iter().filter(|commit| commit.is_kept);
+        let kept: String = kept.map(|commit| format!("^{}\n", commit.id)).collect();
+        if kept.is_empty() {
+            return Ok(Ok(commits.into_iter().map(|commit| commit.id.into_owned()).collect()));
         }
-        let input = format!("{tip}\n{exclude}\n{of_persons}");
+        let input = format!("{tip}\n{exclude}\n{kept}");
         let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
         Ok(Ok(output.lines().map(str::to_owned).collect()))
+    }
+}
+
+/// A commit of a task branch.
+struct ListedCommit<'a> {
+    id: Cow<'a, str>,
+    /// `true` if a person made it or it is signed.
+    is_kept: bool,
+}
+
+impl<'a> ListedCommit<'a> {
+    /// Parses an entry of `git rev-list --header`: the id and the commit object.
+    fn parse(entry: &'a [u8]) -> Self {
+        let mut head = entry.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
+        let id = String::from_utf8_lossy(head.next().unwrap_or_default());
+        let committer = head.find_map(|line| line.strip_prefix(b"committer ")).unwrap_or_default();
+        // `Name <email> seconds zone`
+        let email = String::from_utf8_lossy(committer);
+        let email = email.rsplit_once('>').map_or("", |(start, _)| start);
+        Self { id, is_kept: !email.ends_with(TEAMMATES_DOMAIN) || is_signed(entry) }
     }
 }
 
@@ -235,16 +257,13 @@ fn trailers(assignment: &Assignment) -> String {
     )
 }
 
-/// The commit object with its task's trailers and with the ids of rewritten parents, or `None` if it stays as it is. A rewritten commit
-/// loses its signature, which is no longer valid.
+/// The commit object with its task's trailers and with the ids of rewritten parents, or `None` if it stays as it is.
 fn with_trailers(object: &[u8], rewritten: &[(String, String)], assignment: &Assignment) -> Option<Vec<u8>> {
     let end = object.windows(2).position(|window| window == b"\n\n")?;
     let (head, text) = (&object[..end], &object[end + 2..]);
     let mut has_changed = false;
     let mut lines: Vec<Vec<u8>> = Vec::new();
-    let mut is_signature = false;
     for line in head.split(|byte| *byte == b'\n') {
-        is_signature = if line.starts_with(b" ") { is_signature } else { line.starts_with(b"gpgsig") };
         let parent = line.strip_prefix(b"parent ").and_then(|parent| {
             rewritten
                 .iter()
@@ -252,7 +271,7 @@ fn with_trailers(object: &[u8], rewritten: &[(String, String)], assignment: &Ass
                 .map(|(_, new)| format!("parent {new}").into_bytes())
         });
         has_changed |= parent.is_some();
-        lines.push(if is_signature { Vec::new() } else { parent.unwrap_or_else(|| line.to_vec()) });
+        lines.push(parent.unwrap_or_else(|| line.to_vec()));
     }
     let trailer = format!("{TASK_TRAILER}: {}", assignment.task.0);
     let is_trailer = |line: &[u8]| line.trim_ascii_end() == trailer.as_bytes();
@@ -260,7 +279,6 @@ fn with_trailers(object: &[u8], rewritten: &[(String, String)], assignment: &Ass
     if has_trailer && !has_changed {
         return None;
     }
-    lines.retain(|line| !line.is_empty());
     let mut bytes = lines.join(&b'\n');
     bytes.extend(b"\n\n");
     bytes.extend(text.trim_ascii_end());
@@ -320,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn rewritten_commit_updates_parent_drops_signature() {
-        let object = "tree t\nparent p\ngpgsig -----BEGIN\n abc\n -----END\nauthor a\n\nLine\n\nBrigade-Task: 3\n";
+    fn rewritten_commit_updates_parent() {
+        let object = "tree t\nparent p\nauthor a\n\nLine\n\nBrigade-Task: 3\n";
         let text = add_trailers(object, &[("p".into(), "q".into())]).unwrap();
         assert_eq!(text, "tree t\nparent q\nauthor a\n\nLine\n\nBrigade-Task: 3\n");
         let foreign = add_trailers("tree t\n\nLine\n\nBrigade-Task: 9\n", &[]).unwrap();

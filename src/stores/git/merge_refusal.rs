@@ -40,6 +40,8 @@ pub(super) enum MergeRefusal {
     NotFastForward,
     #[error("git does not know your name for the merge commit: {0}")]
     NoIdentity(String),
+    #[error("cannot sign the merge: {0}")]
+    NotSigned(String),
     #[error("another program has locked {}", .0.display())]
     Locked(PathBuf),
     #[error("your index has conflicts in {}", list_files(.0))]
@@ -110,6 +112,7 @@ impl MergeRefusal {
             Self::NoIdentity(_) => {
                 "`git config --global user.name NAME` and `git config --global user.email ADDRESS`".to_owned()
             }
+            Self::NotSigned(_) => format!("`git merge -S {branch}` in your terminal shows what your signing program needs"),
             Self::Locked(lock) => {
                 format!("wait until it has ended. If no git runs, `rm {}`", lock.display())
             }

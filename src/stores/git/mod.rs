@@ -48,6 +48,7 @@ mod running;
 pub mod set_aside;
 mod settings;
 mod setup;
+mod signing;
 pub mod take_over;
 mod taken;
 mod team_branch;
@@ -89,6 +90,9 @@ use worktrees::Preparations;
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
 const RUNNING_LOCK_FILE: &str = "brigade-at-work";
+
+/// The text for a person whose git signs commits.
+pub const UNSIGNED_WORK: &str = "Brigade signs only the merge of `brigade merge`; commit.gpgSign is on";
 
 /// A repository that teams with isolation work on. Clones share its state.
 #[derive(Clone)]
@@ -232,6 +236,9 @@ impl RepositoryInner {
             notices.extend(self.branch.notice_of_team_worktree());
             let completed: Vec<TaskId> = completed.iter().map(|assignment| assignment.task).collect();
             notices.extend(self.branch.merge_person_branch(&completed)?);
+        }
+        if self.main.settings.signs_commits()? {
+            notices.push(Notice::Info(UNSIGNED_WORK.to_owned()));
         }
         // A file that cannot be copied is found before any work starts.
         let Setup { port_base, .. } = self.prepare_setup(&SetupPlace::Team)?;

@@ -14,14 +14,11 @@ use super::locks::{REF_LOCK_AGE, end_lock};
 use super::merge_journal::{CheckoutMove, MergeJournal};
 use super::merge_refusal::MergeRefusal;
 use super::merges::{MergedTree, merge_trees};
+use super::signing::{IDENTITY_VARIABLES, reason_of};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
 use super::written_files::restore_written_files;
 use crate::domain::branch_name::BranchName;
 use crate::ports::RepositoryError;
-
-/// The person's variables for the author and the committer of the merge.
-const IDENTITY_VARIABLES: [&str; 5] =
-    ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"];
 
 /// A merge of a branch into the branch of the person's checkout.
 pub(super) struct PersonMerge<'a> {
@@ -76,8 +73,14 @@ impl<'a> PersonMerge<'a> {
     ) -> Result<String, RepositoryError> {
         let (main, branch) = (self.main, self.branch);
         let setting = main.git(["config", "--get", "merge.ff"]).run()?.line().to_ascii_lowercase();
-        let is_descendant = main.is_ancestor(before, tip)?;
-        if is_descendant && !["false", "no", "off", "0"].contains(&setting.as_str()) {
+        let signs = main.settings.signs_commits()?;
+        // A fast-forward would make commits that the person did not sign those of the person's branch without a word.
+        let may_forward = match setting.as_str() {
+            "only" => true,
+            "false" | "no" | "off" | "0" => false,
+            _ => !signs || main.unsigned_commits(before, tip)? == 0,
+        };
+        if may_forward && main.is_ancestor(before, tip)? {
             return Ok(tip.to_owned());
         }
         if setting == "only" {
@@ -92,7 +95,8 @@ impl<'a> PersonMerge<'a> {
         };
         let names = format!("{tip}\t\tbranch '{branch}' of .\n");
         let message = main.git(["fmt-merge-msg"]).input(names).ok()?.out;
-        self.commit([&tree, before, tip], message)
+        let commit = self.commit([&tree, before, tip], message.clone())?;
+        if signs { self.sign(&tree, message, [before, tip]) } else { Ok(commit) }
     }
 
     fn commit(&self, [tree, before, tip]: [&str; 3], message: Vec<u8>) -> Result<String, RepositoryError> {
@@ -113,6 +117,17 @@ impl<'a> PersonMerge<'a> {
             }
         }
         Err(self.refused(&MergeRefusal::Git(last_message(&commit.err))))
+    }
+
+    /// Creates the merge with the person's signature. The same merge without one could be created.
+    fn sign(&self, tree: &str, message: Vec<u8>, parents: [&str; 2]) -> Result<String, RepositoryError> {
+        let reason = match self.main.signed_commit_tree(tree, message, &parents) {
+            Ok(output) if output.code == 0 => return Ok(output.line()),
+            Ok(output) => reason_of(&output),
+            Err(error) if error.is_general() => return Err(error),
+            Err(error) => error.to_string(),
+        };
+        Err(self.refused(&MergeRefusal::NotSigned(reason)))
     }
 
     /// Moves the checkout: its files, its index and its branch. Local changes of other files stay. After a kill, the next

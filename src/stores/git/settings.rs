@@ -32,6 +32,14 @@ const SECTIONS: [&str; 24] = [
     "add", "advice", "apply", "attr", "author", "checkout", "clean", "commit", "committer", "core", "diff", "feature",
     "filter", "i18n", "index", "log", "merge", "pack", "safe", "sparse", "status", "submodule", "user", "worktree",
 ];
+/// The section with the signing programs. Git runs them outside of the sandbox, so only those of the system and the user count.
+const SIGNING_SECTION: &str = "gpg";
+/// The person's key. That of a repository does not count.
+const SIGNING_KEY: &str = "user.signingkey";
+/// The sections with the name of the person in commits.
+const IDENTITY_SECTIONS: [&str; 4] = ["author", "committer", "i18n", "user"];
+/// The setting that switches signatures on.
+const SIGNS_COMMITS: &str = "commit.gpgsign";
 /// Settings that git takes only from the repository's own file.
 const FILE_ONLY_KEYS: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
 /// A section that git must not take from a repository.
@@ -102,8 +110,22 @@ impl Setting {
         self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
     }
 
+    fn is_in(&self, sections: &[&str]) -> bool {
+        sections.iter().any(|section| section.as_bytes() == self.section())
+    }
+
     fn is_needed(&self) -> bool {
-        SECTIONS.iter().any(|section| section.as_bytes() == self.section())
+        self.is_in(&SECTIONS)
+    }
+
+    fn is_key(&self, key: &str) -> bool {
+        self.key == key.as_bytes()
+    }
+
+    /// The value as git reads a boolean; see git-config(1), Values.
+    fn is_true(&self) -> bool {
+        let text = String::from_utf8_lossy(self.text()).to_ascii_lowercase();
+        ["true", "yes", "on"].contains(&text.as_str()) || text.parse::<i64>().is_ok_and(|number| number != 0)
     }
 
     /// Section, subsection and name, if there is a subsection.
@@ -149,10 +171,10 @@ impl Settings {
         if at.git_dir == self.git_dir {
             return Ok(listing.variables.clone());
         }
-        let user_settings = self.user_settings.get().map_or(&[][..], Vec::as_slice);
+        let user_settings = self.of_user();
         let drivers = Drivers::of(&passed(user_settings, &listing.of_repository));
         let replaced = drivers.replaced(&self.driver_runner(&at.common_dir, at.is_confined));
-        encode(user_settings, &listing.of_repository, &replaced)
+        encode_all(user_settings, &listing.of_repository, &replaced)
     }
 
     /// A command that runs these words in the sandbox of a task's place. `None` if commands are not confined.
@@ -173,6 +195,28 @@ impl Settings {
             reason: "this program cannot confine it".to_owned(),
         });
         command.map(Some)
+    }
+
+    /// Returns true if the person's git signs commits in this repository.
+    pub(super) fn signs_commits(&self) -> Result<bool, RepositoryError> {
+        let listing = self.listing()?;
+        let settings = passed(self.of_user(), &listing.of_repository);
+        Ok(settings.iter().rfind(|setting| setting.is_key(SIGNS_COMMITS)).is_some_and(|setting| setting.is_true()))
+    }
+
+    /// The variables that pass a git that signs its settings: the programs and the key of the user, and the name of the person.
+    pub(super) fn signing_variables(&self) -> Result<Variables, RepositoryError> {
+        let listing = self.listing()?;
+        let own =
+            self.of_user().iter().filter(|setting| setting.is_in(&[SIGNING_SECTION]) || setting.is_key(SIGNING_KEY));
+        let all = passed(self.of_user(), &listing.of_repository).into_iter();
+        let names = all.filter(|setting| setting.is_in(&IDENTITY_SECTIONS) && !setting.is_key(SIGNING_KEY));
+        encode(own.chain(names).map(|setting| (setting.key.as_slice(), setting.text())))
+    }
+
+    /// The settings of the system and the user. A listing sets them.
+    fn of_user(&self) -> &[Setting] {
+        self.user_settings.get().map_or(&[][..], Vec::as_slice)
     }
 
     /// Included files outside of the repository and the workspace. Commands must not write them.
@@ -227,7 +271,9 @@ impl Settings {
             let output = if is_first { call } else { call.variables(without_user_files) }.ok()?;
             let of_repository = parse(&output, &["local", "worktree"]);
             let user_settings = self.user_settings.get_or_init(|| {
-                let user_settings = parse(&output, &["system", "global"]).into_iter().filter(Setting::is_needed);
+                let user_settings = parse(&output, &["system", "global"]).into_iter();
+                let user_settings =
+                    user_settings.filter(|setting| setting.is_needed() || setting.is_in(&[SIGNING_SECTION]));
                 with_user_files(user_settings.collect())
             });
             let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
@@ -248,7 +294,7 @@ impl Settings {
             return Ok(Listing {
                 included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
                 is_conditional,
-                variables: encode(user_settings, &of_repository, &replaced)?,
+                variables: encode_all(user_settings, &of_repository, &replaced)?,
                 of_repository,
                 replaced,
                 files,
@@ -310,8 +356,8 @@ fn passed<'a>(user_settings: &'a [Setting], of_repository: &'a [Setting]) -> Vec
     user_settings.iter().chain(trusted).filter(|setting| setting.is_needed()).filter(is_passed).collect()
 }
 
-/// The environment variables for these settings.
-fn encode(
+/// The environment variables for the settings that calls get.
+fn encode_all(
     user_settings: &[Setting],
     of_repository: &[Setting],
     replaced: &[ReplacedSetting],
@@ -320,7 +366,11 @@ fn encode(
     let hooks = hooks_off(of_repository);
     let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
     let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
-    let pairs = pairs.chain(hooks.iter().map(|key| (key.as_slice(), b"false".as_slice())));
+    encode(pairs.chain(hooks.iter().map(|key| (key.as_slice(), b"false".as_slice()))))
+}
+
+/// The environment variables for these settings.
+fn encode<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Variables, RepositoryError> {
     let mut variables: Variables =
         vec![("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
     let (mut bytes, mut count) = (0, 0_usize);

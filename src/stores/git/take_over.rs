@@ -28,6 +28,8 @@ pub struct TeamBranchStatus {
     pub branch: BranchName,
     /// Its name in a command: the full one if the short one is ambiguous here.
     pub name_in_commands: String,
+    /// `true` if the person's git signs commits.
+    pub signs_commits: bool,
     /// The number of its commits that the person's checkout lacks. 0 if it does not exist yet.
     pub commits_ahead: usize,
     /// Its problems: merges that it lacks, and a worktree with other files.
@@ -54,6 +56,8 @@ pub struct TakeOver {
     pub after: String,
     /// `true` if it already had everything, in another form.
     pub is_taken: bool,
+    /// The number of its new commits without a signature, if the person's git signs commits.
+    pub unsigned_commits: usize,
 }
 
 impl GitRepository {
@@ -74,7 +78,8 @@ impl GitRepository {
         let lost = find_lost_merges(&main, team, &branch, recorded)?;
         let problems = lost.problem.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
         let name_in_commands = main.name_in_commands(&branch)?;
-        Ok(TeamBranchStatus { branch, name_in_commands, commits_ahead, problems })
+        let signs_commits = main.settings.signs_commits()?;
+        Ok(TeamBranchStatus { branch, name_in_commands, signs_commits, commits_ahead, problems })
     }
 
     /// Checks that a launch can merge the person's branch into the team branch. Git stores the merged files as unreferenced objects. It
@@ -131,12 +136,14 @@ impl GitRepository {
         let taken = main.find_taken(&tip, &head)?;
         let is_taken = taken.as_ref() == Some(&tip);
         if is_taken || main.is_ancestor(&tip, &head)? {
-            return Ok(TakeOver { into, before, after: head, is_taken });
+            return Ok(TakeOver { into, before, after: head, is_taken, unsigned_commits: 0 });
         }
         let content = taken.map_or_else(|| Ok(head.clone()), |taken| main.joined_with(&head, &taken))?;
         let after = merge.create_commit(&into, [&head, &content], &tip)?;
         merge.apply(&CheckoutMove::new(&into, [head, after.clone()]))?;
-        Ok(TakeOver { into, before, after, is_taken: false })
+        let signs = main.settings.signs_commits()?;
+        let unsigned_commits = if signs { main.unsigned_commits(&before, &after)? } else { 0 };
+        Ok(TakeOver { into, before, after, is_taken: false, unsigned_commits })
     }
 
     /// Records that the person's branch has the work of the team branch in another form, as a launch does when it finds that. The merges
