@@ -21,6 +21,7 @@ mod killed_steps;
 mod layouts;
 mod lfs;
 mod lines;
+mod links;
 mod merges;
 mod ref_names;
 mod reviews;

@@ -53,6 +53,8 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("providers/scripted.rs", "Task #", "the form of a claimed task is a contract with models"),
     ("stores/git/adoption.rs", "ref: refs/heads/{first}/", "git's format of HEAD"),
     ("stores/git/repair.rs", "ref: refs/", "git's format of HEAD"),
+    ("stores/git/lfs.rs", "version https://git-lfs.github.com/spec/v1", "the format of a pointer of Git LFS"),
+    ("stores/git/lfs.rs", "oid sha256:", "the format of a pointer of Git LFS"),
     ("stores/git/opening.rs", "not a git repository", "git's error, in the C locale"),
     ("domain/shell_blocks.rs", "set -", "the syntax of shells"),
     ("domain/git_hints.rs", "Device or resource busy", "the system's error in messages of git, in the C locale"),

@@ -38,26 +38,34 @@ impl UnfetchedRef {
 
 impl RepoPath {
     /// Fetches a commit from a place, with objects of Git LFS. The inner error is the reason why git does not take it, for the teammate.
-    /// A fetch that fails is repeated once, because one of its processes may have been killed.
+    pub(super) fn fetch_from(&self, at: &RepoPath, commit: &str) -> Result<Result<(), String>, RepositoryError> {
+        match self.fetch_commit(&at.work_tree, commit)? {
+            Ok(()) => self.copy_lfs_objects(at).map(Ok),
+            Err(reason) => Ok(Err(reason)),
+        }
+    }
+
+    /// Fetches a commit from another repository. The inner error is the reason why git does not take it, for the teammate. A fetch that
+    /// fails is repeated once, because one of its processes may have been killed.
     ///
     /// Git's upload-pack is made for repositories of others: it runs no hook and no program that they name; see git(1), SECURITY.
     /// Commands cannot write the settings of a place either. Git checks that new objects are well-formed.
-    pub(super) fn fetch_from(&self, at: &RepoPath, commit: &str) -> Result<Result<(), String>, RepositoryError> {
+    pub(super) fn fetch_commit(&self, from: &Path, commit: &str) -> Result<Result<(), String>, RepositoryError> {
         let options =
             ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-show-forced-updates"];
         let settings = ["protocol.version=2", "fetch.writeCommitGraph=false", "fetch.fsckObjects=true"];
         let start = settings.iter().flat_map(|setting| ["-c", setting]).chain(["fetch"]).chain(options);
         // Git passes no setting to the other process. Some file systems show all files as those of another user.
         let serve = "--upload-pack=git -c 'safe.directory=*' upload-pack";
-        let path = at.work_tree.as_os_str();
-        let arguments: Vec<_> = start.chain([serve]).map(AsRef::as_ref).chain([path, commit.as_ref()]).collect();
+        let from = from.as_os_str();
+        let arguments: Vec<_> = start.chain([serve]).map(AsRef::as_ref).chain([from, commit.as_ref()]).collect();
         let fetch = || self.git(&arguments).variables([("GIT_ALLOW_PROTOCOL", "file")]).run();
         let mut output = fetch()?;
         if output.code != 0 {
             output = fetch()?;
         }
         if output.code == 0 {
-            return self.copy_lfs_objects(at).map(Ok);
+            return Ok(Ok(()));
         }
         let error = super::command::failure("fetch the commits of the worktree".to_owned(), &output.err);
         if error.is_general() { Err(error) } else { Ok(Err(error.to_string().replace('\n', "; "))) }

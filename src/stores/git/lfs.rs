@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256};
 
@@ -13,6 +13,18 @@ use crate::ports::RepositoryError;
 
 /// The folder of the objects in a git folder; see git-lfs(1) and its specification: `<2 digits>/<2 digits>/<SHA-256>`.
 const OBJECTS_FOLDER: &str = "lfs/objects";
+/// The largest pointer, in bytes; see the specification of Git LFS.
+pub(super) const POINTER_BYTES_MAX: usize = 1024;
+/// The start of each pointer.
+const POINTER_START: &str = "version https://git-lfs.github.com/spec/v1";
+
+/// The object that a pointer names, relative to a git folder. `None` if the text is no pointer.
+pub(super) fn object_of_pointer(text: &[u8]) -> Option<PathBuf> {
+    let text = str::from_utf8(text).ok()?.strip_prefix(POINTER_START)?;
+    let id = text.lines().find_map(|line| line.strip_prefix("oid sha256:"))?;
+    let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| Path::new(OBJECTS_FOLDER).join(&id[..2]).join(&id[2..4]).join(id))
+}
 
 impl RepoPath {
     /// Copies the objects of Git LFS that a place has and this repository lacks. An object that does not match its name is left out.

@@ -66,7 +66,8 @@ impl RepositoryInner {
         [base, tip, tree]: [&str; 3],
         equals_branch: bool,
     ) -> Result<Option<String>, RepositoryError> {
-        if let Some(refusal) = self.check_forbidden_changes(onto, tree)? {
+        let changed = self.changed_entries(onto, tree)?;
+        if let Some(refusal) = self.check_forbidden_changes(&changed)? {
             return Ok(Some(refusal));
         }
         let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
@@ -80,7 +81,10 @@ impl RepositoryInner {
         if !equals_branch && let Some(refusal) = self.check_dropped_lines(onto, tip, tree)? {
             return Ok(Some(refusal));
         }
-        self.check_undone_merges(worktree, [base, onto, tip, tree], &joined)
+        if let Some(refusal) = self.check_undone_merges(worktree, [base, onto, tip, tree], &joined)? {
+            return Ok(Some(refusal));
+        }
+        self.take_linked_objects(worktree, tree, &changed)
     }
 
     /// The commit that is merged into, and the tree of `tip`.
@@ -94,14 +98,25 @@ impl RepositoryInner {
         })
     }
 
-    /// Refuses changes that no task branch may make: control files, nested repositories, and paths that git cannot check out.
-    fn check_forbidden_changes(&self, onto: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
-        let output = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
-        let (mut control_files, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+    /// The entries that a tree changes.
+    fn changed_entries(&self, onto: &str, tree: &str) -> Result<Vec<ChangedEntry>, RepositoryError> {
+        let output =
+            self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", onto, tree]).ok()?;
         let mut fields = output.fields();
+        let mut changed = Vec::new();
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
-            let ([before, after], path) = (parse_modes(head), path_of(path));
-            let is_repository = before != REPOSITORY_MODE && after == REPOSITORY_MODE;
+            let [before, after] = parse_modes(head);
+            let object = String::from_utf8_lossy(head).split(' ').nth(3).unwrap_or_default().to_owned();
+            changed.push(ChangedEntry { before, after, object, path: path_of(path) });
+        }
+        Ok(changed)
+    }
+
+    /// Refuses changes that no task branch may make: control files, nested repositories, and paths that git cannot check out.
+    fn check_forbidden_changes(&self, changed: &[ChangedEntry]) -> Result<Option<String>, RepositoryError> {
+        let (mut control_files, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+        for ChangedEntry { before, after, path, .. } in changed {
+            let (is_repository, path) = (before != REPOSITORY_MODE && after == REPOSITORY_MODE, path.clone());
             if self.is_control_file(&path) {
                 control_files.push(path);
             } else if is_repository {
@@ -232,6 +247,17 @@ impl RepositoryInner {
         let reason = format!("brigade: merge {}", assignment.identifier());
         self.branch.move_target(&merge.onto, &merge.commit, &reason)
     }
+}
+
+/// An entry of a tree that a merge changes.
+pub(super) struct ChangedEntry {
+    /// The mode before.
+    before: String,
+    /// The mode afterwards.
+    pub(super) after: String,
+    /// The object afterwards; for a submodule its commit.
+    pub(super) object: String,
+    pub(super) path: PathBuf,
 }
 
 /// The result of a merge of two commits.

@@ -30,6 +30,7 @@ pub mod inspection;
 mod kept_files;
 pub mod leftovers;
 mod lfs;
+mod links;
 mod locks;
 mod lost_merges;
 mod merge_journal;
