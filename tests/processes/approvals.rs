@@ -40,9 +40,10 @@ fn task_is_merged_after_person_approves_review() {
     let review = wait_for_request(&workspace, "review", &mut run);
     let text = review["plan"].as_str().unwrap();
     assert!(text.contains("exit status 0") && text.contains("it is there"), "{text}");
-    let diff = format!("In {} run: git diff brigade/crew...brigade-tasks/crew/task-1", workspace.path().display());
+    let commits = "refs/heads/brigade/crew...refs/heads/brigade-tasks/crew/task-1";
+    let diff = format!("In {} run: git diff {commits}", workspace.path().display());
     assert!(text.contains(&diff), "{text}");
-    assert!(git(workspace.path(), &["diff", "brigade/crew...brigade-tasks/crew/task-1"]).contains("+line"));
+    assert!(git(workspace.path(), &["diff", commits]).contains("+line"));
     assert!(!workspace.join("new.txt").exists());
     let holder = workspace.task(1)["owner"].clone();
     let early = workspace.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);

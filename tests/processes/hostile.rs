@@ -57,7 +57,7 @@ fn write_invalid_files(workspace: &TestWorkspace) -> Vec<(String, &'static str)>
         ("task_48.json", br#"{"id":"48","subject":"s","status":"pending"}"#, "field `id`"),
         ("task_49.json", br#"{"id":49,"status":"pending"}"#, "field `subject`"),
         ("task_50.json", br#"[1, 2, 3]"#, "not a JSON object"),
-        ("task_51.json", br#"{"id":51,"subject":"s","status":"pending","blockedBy":[-1]}"#, "field `blockedBy`"),
+        ("task_51.json", br#"{"id":51,"subject":"s","status":"pending","blockedBy":[-1]}"#, "field `blockedBy[0]`"),
         ("task_52.json", br#"{"id":52,"subject":"s","status":"pending","attempt":1e99}"#, "field `attempt`"),
         ("task_53.json", b"{\"id\":53,\"subject\":\"\xc3\x28\",\"status\":\"pending\"}", "not a JSON object"),
         ("task_54.json", b"{\"id\":54,\"subject\":\"\\ud800\",\"status\":\"pending\"}", "field `subject`"),

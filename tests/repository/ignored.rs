@@ -16,6 +16,9 @@ use crate::harness::{TestRepository, git, insert_after, options, task};
 /// Ignored paths of the repository. `Cargo.toml` is tracked in its top folder and in `crates/a`.
 const RULES: &str = "reports/\n*.bin\n.env\nmade/\nbuild\ntarget\nnode_modules\n*cache*\n*.pyc\n";
 
+/// A change in the worktree of a task.
+type PlaceChange = fn(&Path);
+
 /// A repository with these rules, whose worktrees are set up like this and whose tasks keep these files.
 async fn repository(setup: SetupSpec, keep: &[&str]) -> TestRepository {
     let repo = TestRepository::new().await;
@@ -94,7 +97,7 @@ async fn ignored_file_of_task_keeps_worktree() {
 
 #[tokio::test]
 async fn caches_are_no_work() {
-    let cases: [(&str, fn(&Path), bool); 11] = [
+    let cases: [(&str, PlaceChange, bool); 11] = [
         ("packages", |root| write(root, "node_modules/a/b.js", "x"), true),
         ("build beside its tool", |root| write(root, "target/debug/a", "x"), true),
         ("build in a folder", |root| write(root, "crates/a/target/a", "x"), true),
@@ -126,7 +129,7 @@ async fn caches_are_no_work() {
 
 #[tokio::test]
 async fn files_of_setup_are_no_work() {
-    let cases: [(&str, fn(&Path), &str); 5] = [
+    let cases: [(&str, PlaceChange, &str); 5] = [
         ("nothing", |_| {}, ""),
         ("a changed copy", |root| write(root, ".env", "KEY=2\n"), ".env (6 bytes)"),
         ("a changed file", |root| write(root, "made/a", "2"), "made/ (1 bytes)"),
