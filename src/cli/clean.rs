@@ -11,12 +11,13 @@ use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::sandbox::filter::own_program_path;
 use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
-use crate::stores::git::GitRepository;
-use crate::stores::git::leftovers::{KeptAttempt, KeptWorktree, Leftover};
+use crate::stores::git::leftovers::{KeptAttempt, KeptOptions, KeptWorktree, Leftover};
 use crate::stores::git::set_aside::TakenCommits;
+use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};
@@ -83,7 +84,8 @@ impl Clean {
         let branches = if self.attempts { kept.as_slice() } else { &[] };
         let all_taken = GitRepository::taken_commits(&workspace).unwrap_or_default();
         let taken = if self.taken { all_taken.as_slice() } else { &[] };
-        let worktrees = self.kept_worktrees(context, &workspace).await?;
+        let options = kept_options(context)?;
+        let worktrees = self.kept_worktrees(context, &workspace, &options).await?;
         let (removable, stays): (Vec<&KeptWorktree>, Vec<_>) =
             worktrees.iter().partition(|kept| self.worktrees && kept.files.is_some());
         let is_empty = items.is_empty() && branches.is_empty() && taken.is_empty() && removable.is_empty();
@@ -100,7 +102,7 @@ impl Clean {
                 GitRepository::remove_taken_commits(&workspace, taken)?;
             }
             for kept in &removable {
-                GitRepository::remove_kept_worktree(&workspace, kept)?;
+                GitRepository::remove_kept_worktree(&workspace, &options, kept)?;
             }
         }
         let leftovers = self.leftovers(context, &workspace).await?;
@@ -166,11 +168,16 @@ impl Clean {
     }
 
     /// The worktrees that are kept; none without a repository.
-    async fn kept_worktrees(&self, context: &Context, workspace: &Path) -> CliResult<Vec<KeptWorktree>> {
+    async fn kept_worktrees(
+        &self,
+        context: &Context,
+        workspace: &Path,
+        options: &KeptOptions,
+    ) -> CliResult<Vec<KeptWorktree>> {
         let view = context.board(OpenMode::ReadOnly).await?.view().await?;
         let is_completed =
             |task: TaskId| view.tasks.get(&task).is_some_and(|task| task.status == TaskStatus::Completed);
-        Ok(GitRepository::kept_worktrees(workspace, is_completed))
+        Ok(GitRepository::kept_worktrees(workspace, options, is_completed).unwrap_or_default())
     }
 
     /// The lines about branches with the work of failed attempts, unless they are removed.
@@ -235,6 +242,13 @@ impl Clean {
     }
 }
 
+/// The options for the inspection of worktrees that are kept.
+fn kept_options(context: &Context) -> CliResult<KeptOptions> {
+    let sandbox = context.location.sandbox(None)?;
+    let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
+    Ok(KeptOptions { drivers, control_files: context.location.control_files(&[])? })
+}
+
 /// The line about a deleted task's worktree and branch, with the commands that remove them.
 fn leftover_note(leftover: &Leftover) -> String {
     let places = [leftover.folder.clone(), leftover.branch.as_ref().map(|branch| format!("branch {branch}"))];
@@ -248,10 +262,14 @@ fn leftover_note(leftover: &Leftover) -> String {
 /// The lines about worktrees that stay, with the commands that remove them.
 fn worktree_notes(kept: &[&KeptWorktree]) -> Vec<String> {
     let line = |kept: &&KeptWorktree| {
-        let KeptWorktree { task, attempt, folder, files } = kept;
+        let KeptWorktree { task, attempt, folder, files, other_work } = kept;
         let of = attempt.map_or_else(|| format!("completed {task}"), |attempt| format!("attempt {attempt} at {task}"));
-        let files = files.as_ref().map(|files| format!(", with files that git ignores: {files}")).unwrap_or_default();
-        one_line(&format!("{folder} of {of} is kept{files} (remove it: `rm -rf {}`)", shell_word(folder)))
+        let files = files.as_ref().filter(|files| !files.is_empty());
+        let files = files.map(|files| format!(", with files that git ignores: {files}")).unwrap_or_default();
+        one_line(&match other_work {
+            Some(reason) => format!("{folder} of {of} is kept: {reason}"),
+            None => format!("{folder} of {of} is kept{files} (remove it: `rm -rf {}`)", shell_word(folder)),
+        })
     };
     let mut lines: Vec<String> = kept.iter().map(line).collect();
     if kept.iter().any(|kept| kept.files.is_some()) {

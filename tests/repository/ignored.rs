@@ -9,9 +9,10 @@ use brigade::domain::ignored_files::FileList;
 use brigade::domain::task::TaskId;
 use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{Assignment, Repository, SetupPlace, Worktree, WorktreeOutcome};
-use brigade::stores::git::{GitOptions, GitRepository};
+use brigade::stores::git::leftovers::{KeptOptions, KeptWorktree};
+use brigade::stores::git::{DriverOptions, GitOptions, GitRepository};
 
-use crate::harness::{TestRepository, git, insert_after, options, task};
+use crate::harness::{TestRepository, git, insert_after, notice_texts, options, task};
 
 /// Ignored paths of the repository. `Cargo.toml` is tracked in its top folder and in `crates/a`.
 const RULES: &str = "reports/\n*.bin\n.env\nmade/\nbuild\ntarget\nnode_modules\n*cache*\n*.pyc\n";
@@ -61,9 +62,31 @@ async fn complete(repo: &TestRepository, worktree: &Worktree, work: impl FnOnce(
     repo.clean_up(worktree).await
 }
 
+/// Options as those of `brigade clean`.
+fn kept_options(repo: &TestRepository) -> KeptOptions {
+    let GitOptions { program, sandbox, control_files, .. } = options(repo.path());
+    KeptOptions { drivers: DriverOptions { program, launch_sandbox: Some(sandbox) }, control_files }
+}
+
+fn kept_worktrees(repo: &TestRepository) -> Vec<KeptWorktree> {
+    GitRepository::kept_worktrees(repo.path(), &kept_options(repo), |_| true).unwrap()
+}
+
 fn kept(repo: &TestRepository) -> Vec<(String, Option<String>)> {
-    let kept = GitRepository::kept_worktrees(repo.path(), |_| true);
-    kept.into_iter().map(|kept| (kept.folder, kept.files.map(|files| text(&files)))).collect()
+    kept_worktrees(repo).into_iter().map(|kept| (kept.folder, kept.files.map(|files| text(&files)))).collect()
+}
+
+/// The worktree of a failed attempt at task 1 with an ignored file and a changed one, after the next attempt began.
+async fn failed_attempt(repo: &TestRepository) -> PathBuf {
+    let first = worktree(repo).await;
+    write(&first.root, "reports/q3.md", "work\n");
+    insert_after(&first.root, "f.txt", "line 5", "by the failed attempt");
+    repo.repository.record_attempt_end(&first).await.unwrap();
+    let failed = FailedAttempt { attempt: 1, owner: "bob".to_owned(), reason: "verify failed".to_owned() };
+    let second = Assignment { attempt: 2, failed: Some(failed), ..task(1) };
+    let second = repo.repository.provision(&second).await.unwrap();
+    assert!(matches!(second, WorktreeOutcome::Ready(_)), "{second:?}");
+    repo.path().join(".worktrees/crew-task-1-attempt-1")
 }
 
 #[tokio::test]
@@ -213,10 +236,55 @@ async fn failed_attempt_leaves_its_ignored_files() {
     assert!(!second.root.join("reports").exists() && !repo.path().join("reports").exists());
     assert_eq!(fs::read_to_string(repo.path().join(aside).join("reports/q3.md")).unwrap(), "work\n");
     let is_completed = |_: TaskId| false;
-    let kept = GitRepository::kept_worktrees(repo.path(), is_completed);
+    let kept = GitRepository::kept_worktrees(repo.path(), &kept_options(&repo), is_completed).unwrap();
     assert_eq!(kept.iter().map(|kept| (kept.attempt, kept.folder.as_str())).collect::<Vec<_>>(), [(Some(1), aside)]);
-    GitRepository::remove_kept_worktree(repo.path(), &kept[0]).unwrap();
+    GitRepository::remove_kept_worktree(repo.path(), &kept_options(&repo), &kept[0]).unwrap();
     assert!(!repo.path().join(aside).exists());
+}
+
+#[tokio::test]
+async fn kept_worktree_with_other_work_is_not_removed() {
+    let commit = |root: &Path, switch: &[&str]| {
+        git(root, &[&["switch", "-q"], switch].concat());
+        write(root, "n.txt", "by a person\n");
+        git(root, &["add", "n.txt"]);
+        git(root, &["-c", "user.name=p", "-c", "user.email=p@localhost", "commit", "-q", "-m", "n", "--", "n.txt"]);
+    };
+    let cases: [(&str, &dyn Fn(&Path), &str); 4] = [
+        ("a branch", &|root| commit(root, &["-c", "mine"]), "the branch mine in it has commits that are not merged"),
+        ("no branch", &|root| commit(root, &["--detach"]), "is checked out in it and not merged"),
+        ("a change", &|root| insert_after(root, "f.txt", "line 7", "by a person"), "it has 1 uncommitted files"),
+        ("a new file", &|root| write(root, "n.txt", "by a person\n"), "it has 1 uncommitted files"),
+    ];
+    for (is_failed, (case, change, reason)) in [false, true].into_iter().flat_map(|is| cases.map(|case| (is, case))) {
+        let repo = repository(SetupSpec::default(), &[]).await;
+        let root = if is_failed {
+            failed_attempt(&repo).await
+        } else {
+            let place = worktree(&repo).await;
+            complete(&repo, &place, |root| write(root, "reports/q3.md", "work\n")).await.unwrap();
+            place.root
+        };
+        write(&root, "reports/q4.md", "later\n");
+        let find = || kept_worktrees(&repo).into_iter().find(|kept| root.ends_with(&kept.folder)).unwrap();
+        let kept = find();
+        let listed = (kept.files.as_ref().map(text), kept.other_work.as_deref());
+        assert_eq!(listed, (Some("reports/ (11 bytes)".to_owned()), None), "{case} {is_failed}: counted again");
+        change(&root);
+        let error = GitRepository::remove_kept_worktree(repo.path(), &kept_options(&repo), &kept).unwrap_err();
+        let after = find();
+        for text in [error.to_string(), after.other_work.clone().unwrap_or_default()] {
+            // Its own change counts again when the commit below it is another one.
+            let reason = if is_failed { "uncommitted files" } else { reason };
+            assert!(text.contains(reason), "{case} {is_failed}: {text}");
+        }
+        assert!(root.join("reports/q4.md").exists() && after.files.is_none(), "{case} {is_failed}");
+        if !is_failed {
+            let launched = repo.repository.prepare_launch(vec![task(1)]).await.unwrap();
+            let notices = notice_texts(launched.notices).concat();
+            assert!(notices.contains("crew-task-1 stays: ") && notices.contains(reason), "{case}: {notices}");
+        }
+    }
 }
 
 #[tokio::test]

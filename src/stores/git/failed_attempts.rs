@@ -19,12 +19,12 @@ use super::commits::{UncommittedChanges, message, stage};
 use super::files::{self, copy_file, remove_file};
 use super::ignored_work::{WITH_IGNORED, split_ignored, summary};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
+use super::kept_files::{KeptPlace, kept_place};
 use super::places::Found;
 use super::removal::unsavable_content;
 use super::worktrees::BranchTips;
 use crate::domain::branch_name::BranchName;
 use crate::domain::failed_attempt::FailedAttempt;
-use crate::domain::ignored_files::FileList;
 use crate::domain::worktree_name::AttemptBranch;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
 
@@ -151,6 +151,7 @@ impl RepositoryInner {
         if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
             return Ok(SetAside::Impossible(reason));
         }
+        let saved = digest(at)?;
         let kept = match self.commit_everything(at, worktree, tips, failure, &repositories)? {
             Ok(kept) => kept,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
@@ -167,7 +168,7 @@ impl RepositoryInner {
         if work.is_empty() {
             self.main.remove_place(&at.work_tree)?;
         } else {
-            let folder = self.move_place_aside(at, &worktree.assignment, failure, &summary(&work))?;
+            let folder = self.move_place_aside(at, &worktree.assignment, failure, saved)?;
             let name = &worktree.name;
             warnings.push(format!(
                 "{name} of attempt {} is now {folder}: git ignores files that the attempt made: {}; `brigade clean` lists it",
@@ -179,15 +180,15 @@ impl RepositoryInner {
         Ok(SetAside::Done(branch))
     }
 
-    /// Renames the place of a failed attempt, so that its ignored files stay. Returns its new name.
+    /// Renames the place of a failed attempt, so that its ignored files stay. `saved` is its digest. Returns its new name.
     fn move_place_aside(
         &self,
         at: &RepoPath,
         assignment: &Assignment,
         failure: &FailedAttempt,
-        work: &FileList,
+        saved: String,
     ) -> Result<String, RepositoryError> {
-        self.keep_place(&at.work_tree, work)?;
+        self.keep_place(&at.work_tree, &KeptPlace { saved: Some(saved) })?;
         for number in 1..=PLACES_MAX {
             let folder = attempt_name(assignment, failure, number).folder();
             let aside = self.main.work_tree.join(&folder);
@@ -359,6 +360,14 @@ fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32)
 fn attempt_name(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> AttemptBranch {
     let (team, task) = (assignment.team.clone(), assignment.task);
     AttemptBranch { team, task, attempt: failure.attempt, number }
+}
+
+/// Returns true if this is the place of a failed attempt, and a commit of Brigade's has its uncommitted files as they are.
+pub(super) fn is_saved_attempt(at: &RepoPath) -> Result<bool, RepositoryError> {
+    match kept_place(&at.work_tree).and_then(|kept| kept.saved) {
+        Some(saved) => Ok(saved == digest(at)?),
+        None => Ok(false),
+    }
 }
 
 /// A digest of a worktree: its commit, and the names, sizes and times of all changed files. It changes with every edit and every commit.

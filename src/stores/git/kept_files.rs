@@ -25,8 +25,8 @@ use crate::ports::{Durability, RepositoryError, Worktree};
 
 /// The file, in a place, with the files that were moved out of it.
 const MOVED_FILE: &str = ".agent/moved";
-/// The file, in a place, that says that it is kept for these files.
-pub(super) const KEPT_FILE: &str = ".agent/kept";
+/// The file, in a place, that says that it is kept for ignored files.
+const KEPT_FILE: &str = ".agent/kept";
 /// The most bytes of a task that are moved.
 const KEEP_BYTES_MAX: u64 = 100_000_000;
 /// The largest journal that is read, in bytes.
@@ -39,6 +39,15 @@ pub(super) struct KeptFiles {
     pub files: IgnoredFiles,
     /// The reason why a file that `keep` names was not moved.
     pub problem: Option<String>,
+}
+
+/// The content of [`KEPT_FILE`].
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct KeptPlace {
+    /// The digest of a failed attempt's place whose uncommitted files are in a commit of Brigade's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<String>,
 }
 
 /// A line of the journal.
@@ -154,9 +163,9 @@ impl RepositoryInner {
         moved().map_err(|error| error.to_string())
     }
 
-    /// Keeps the place for these files, after its work is merged.
-    pub(super) fn keep_place(&self, root: &Path, left: &FileList) -> Result<(), RepositoryError> {
-        let text = serde_json::to_vec(left).map_err(|error| failed("write", &root.join(KEPT_FILE), &error))?;
+    /// Keeps the place for its ignored files, after its other work is merged or saved.
+    pub(super) fn keep_place(&self, root: &Path, kept: &KeptPlace) -> Result<(), RepositoryError> {
+        let text = serde_json::to_vec(kept).map_err(|error| failed("write", &root.join(KEPT_FILE), &error))?;
         files::replace_bytes(&root.join(KEPT_FILE), &text)?;
         // Another place can have its ports.
         remove_file(&root.join(PORT_FILE))
@@ -172,8 +181,8 @@ impl RepositoryInner {
     }
 }
 
-/// The files for which a place is kept; `None` if it is not kept for files.
-pub(super) fn kept_list(root: &Path) -> Option<FileList> {
+/// The record of a place that is kept for ignored files; `None` for others.
+pub(super) fn kept_place(root: &Path) -> Option<KeptPlace> {
     serde_json::from_slice(&files::bytes(&root.join(KEPT_FILE))?).ok()
 }
 

@@ -2,10 +2,14 @@
 //! ignored files. Only a person removes them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::kept_files::kept_list;
+use super::command::RepoPath;
+use super::ignored_work::{IgnoredWalk, summary};
+use super::kept_files::kept_place;
+use super::merges::is_control_file;
 use super::opening::find_checkout;
+use super::removal::unsaved_work;
 use super::{DriverOptions, GitRepository, files};
 use crate::domain::branch_name::BranchName;
 use crate::domain::ignored_files::FileList;
@@ -46,35 +50,66 @@ pub struct KeptWorktree {
     pub attempt: Option<u32>,
     /// The folder, relative to the workspace.
     pub folder: String,
-    /// The ignored files that it keeps. `None`: it stays for another reason.
+    /// The ignored files for which it is kept. `None`: it is not kept for them.
     pub files: Option<FileList>,
+    /// The reason why a removal would lose other work.
+    pub other_work: Option<String>,
+}
+
+/// Options for [`GitRepository::kept_worktrees`].
+#[derive(Debug, Clone, Default)]
+pub struct KeptOptions {
+    /// The sandbox for git in worktrees.
+    pub drivers: DriverOptions,
+    /// Files of Brigade, relative to the workspace. They are no work.
+    pub control_files: Vec<PathBuf>,
 }
 
 impl GitRepository {
     /// The worktrees of all teams that keep ignored files, and the other ones of completed tasks. Blocks.
-    pub fn kept_worktrees(workspace: &Path, is_completed: impl Fn(TaskId) -> bool) -> Vec<KeptWorktree> {
+    ///
+    /// # Errors
+    /// `workspace` is not in a repository, or git fails.
+    pub fn kept_worktrees(
+        workspace: &Path,
+        options: &KeptOptions,
+        is_completed: impl Fn(TaskId) -> bool,
+    ) -> Result<Vec<KeptWorktree>, RepositoryError> {
+        let main = find_checkout(workspace, options.drivers.clone())?;
         let mut kept = Vec::new();
-        for entry in files::entries(&workspace.join(WORKTREES_FOLDER)) {
-            let folder = format!("{WORKTREES_FOLDER}/{}", entry.file_name().unwrap_or_default().to_string_lossy());
-            let files = kept_list(&entry);
-            if let Some(name) = WorktreeName::of_folder(&folder)
-                && is_completed(name.task)
-            {
-                kept.push(KeptWorktree { task: name.task, attempt: None, folder, files });
-            } else if let Some(name) = AttemptBranch::of_folder(&folder) {
-                kept.push(KeptWorktree { task: name.task, attempt: Some(name.attempt), folder, files });
-            }
+        for root in files::entries(&workspace.join(WORKTREES_FOLDER)) {
+            let folder = format!("{WORKTREES_FOLDER}/{}", root.file_name().unwrap_or_default().to_string_lossy());
+            let (task, attempt) = match (WorktreeName::of_folder(&folder), AttemptBranch::of_folder(&folder)) {
+                (Some(name), _) if is_completed(name.task) => (name.task, None),
+                (_, Some(name)) => (name.task, Some(name.attempt)),
+                _ => continue,
+            };
+            let (files, other_work) = match ignored_files_of(&main, &root, &options.control_files) {
+                Ok(Ok(files)) => (kept_place(&root).map(|_| files), None),
+                Ok(Err(reason)) => (None, Some(reason)),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            kept.push(KeptWorktree { task, attempt, folder, files, other_work });
         }
         kept.sort_by(|a, b| (a.task, &a.folder).cmp(&(b.task, &b.folder)));
-        kept
+        Ok(kept)
     }
 
     /// Removes a worktree that only keeps ignored files. Blocks.
     ///
     /// # Errors
-    /// `workspace` is not in a repository, or the system fails.
-    pub fn remove_kept_worktree(workspace: &Path, kept: &KeptWorktree) -> Result<(), RepositoryError> {
-        find_checkout(workspace, DriverOptions::default())?.remove_place(&workspace.join(&kept.folder))
+    /// The worktree has other work, `workspace` is not in a repository, or the system fails.
+    pub fn remove_kept_worktree(
+        workspace: &Path,
+        options: &KeptOptions,
+        kept: &KeptWorktree,
+    ) -> Result<(), RepositoryError> {
+        let main = find_checkout(workspace, options.drivers.clone())?;
+        let root = workspace.join(&kept.folder);
+        match ignored_files_of(&main, &root, &options.control_files)? {
+            Ok(_) => main.remove_place(&root),
+            Err(reason) => Err(RepositoryError::Failed { action: format!("remove {}", kept.folder), reason }),
+        }
     }
 
     /// The branches of all teams that keep the work of failed attempts. Blocks.
@@ -139,4 +174,22 @@ impl GitRepository {
         }
         Ok(leftovers.into_values().collect())
     }
+}
+
+/// The ignored files of a task in its place. The inner error is the reason why a removal would lose other work.
+fn ignored_files_of(
+    main: &RepoPath,
+    root: &Path,
+    control_files: &[PathBuf],
+) -> Result<Result<FileList, String>, RepositoryError> {
+    let Some(at) = main.place_at(root).map(RepoPath::confined) else {
+        return Ok(Err("it has no git folder of its own".to_owned()));
+    };
+    Ok(match unsaved_work(main, &at)? {
+        Ok(ignored) => {
+            let is_ours = |path: &Path| is_control_file(control_files, path);
+            Ok(summary(&IgnoredWalk::new(main, &at).task_files(ignored, is_ours)?))
+        }
+        Err(reason) => Err(reason),
+    })
 }

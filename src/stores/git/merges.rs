@@ -144,11 +144,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn is_control_file(&self, path: &Path) -> bool {
-        // On some systems names that differ only in case are the same file.
-        let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
-        let brigade_folders = [".agent", WORKTREES_FOLDER].map(Path::new);
-        let mut control_files = self.control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
-        control_files.any(|control_file| path.starts_with(control_file.as_os_str().to_ascii_lowercase()))
+        is_control_file(&self.control_files, path)
     }
 
     /// Refuses a branch that removes lines which merges added after its creation, unless a commit gives the reason. A faulty rebase does
@@ -328,4 +324,13 @@ fn list_lines(lines: &[Vec<u8>]) -> String {
     let excerpt: Vec<String> =
         lines.iter().take(LINES_NAMED_MAX).map(|line| format!("  {}", String::from_utf8_lossy(line))).collect();
     format!("{}{more}", excerpt.join("\n"))
+}
+
+/// Returns true if a path is that of one of these control files, of one of Brigade's folders, or below it.
+pub(super) fn is_control_file(control_files: &[PathBuf], path: &Path) -> bool {
+    // On some systems names that differ only in case are the same file.
+    let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
+    let brigade_folders = [".agent", WORKTREES_FOLDER].map(Path::new);
+    let mut control_files = control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
+    control_files.any(|control_file| path.starts_with(control_file.as_os_str().to_ascii_lowercase()))
 }

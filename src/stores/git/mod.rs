@@ -249,13 +249,14 @@ impl RepositoryInner {
         for assignment in completed {
             // The board records the merge, but its worktree was not removed.
             let is_named = named.iter().any(|(name, _)| *name == self.merged_ref(assignment));
-            let leftover = self.leftover_worktree(assignment, is_named);
-            let is_kept = |worktree: &Worktree| !is_named && kept_files::kept_list(&worktree.root).is_some();
-            if let Some(worktree) = leftover.filter(|worktree| !is_kept(worktree)) {
-                match self.clear(&worktree) {
-                    Ok(reason) => notices.extend(reason.map(Notice::Warning)),
-                    Err(error) => notices.push(warning(error)),
-                }
+            let Some(worktree) = self.leftover_worktree(assignment, is_named) else { continue };
+            // A place that cannot be inspected gives the same error again.
+            if !is_named && self.is_kept_for_ignored(&worktree).unwrap_or(false) {
+                continue;
+            }
+            match self.clear(&worktree) {
+                Ok(reason) => notices.extend(reason.map(Notice::Warning)),
+                Err(error) => notices.push(warning(error)),
             }
         }
         Ok(LaunchedRepository { team_worktree: self.branch.team_worktree(), team_port_base: port_base, notices })

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use super::RepositoryInner;
 use super::command::RepoPath;
+use super::failed_attempts::is_saved_attempt;
 use super::files::{self, remove_folder};
 use super::ignored_work::{WITH_IGNORED, split_ignored};
 use super::index_flags::{clear_skip_worktree, first_with_work};
-use super::kept_files::KeptFiles;
+use super::kept_files::{KeptFiles, KeptPlace, kept_place};
 use super::places::{GONE_PREFIX, MAKING_PREFIX};
 use super::setup::SETUP_FILE;
 use crate::domain::dropped_lines::short_commit;
@@ -36,7 +37,7 @@ impl RepositoryInner {
                 return Ok(Some(format!("{name} stays: it has no git folder of its own")));
             };
             at.remove_dead_locks()?;
-            let ignored = match self.unsaved_work(&at)? {
+            let ignored = match unsaved_work(&self.main, &at)? {
                 Err(reason) => return Ok(Some(format!("{name} stays: {reason}"))),
                 Ok(ignored) => ignored,
             };
@@ -44,7 +45,7 @@ impl RepositoryInner {
             if files.left.is_empty() {
                 self.main.remove_place(&worktree.root)?;
             } else {
-                self.keep_place(&worktree.root, &files.left)?;
+                self.keep_place(&worktree.root, &KeptPlace::default())?;
                 let problem = problem.map(|problem| format!("; {problem}")).unwrap_or_default();
                 kept = Some(format!(
                     "{name} stays: git ignores files that the task made: {}{problem}; `brigade clean` lists it",
@@ -80,21 +81,32 @@ impl RepositoryInner {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with(".merge"))
     }
 
-    /// Returns the ignored entries of the worktree. The inner error is the reason why a removal would lose other work.
-    fn unsaved_work(&self, at: &RepoPath) -> Result<Result<Vec<PathBuf>, String>, RepositoryError> {
-        let repositories = clear_skip_worktree(at)?;
-        if let Some(reason) = unsavable_content(at, &repositories) {
-            return Ok(Err(reason));
+    /// Returns true if a completed task's worktree is kept for its ignored files, and holds no other work.
+    pub(super) fn is_kept_for_ignored(&self, worktree: &Worktree) -> Result<bool, RepositoryError> {
+        let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else { return Ok(false) };
+        Ok(kept_place(&worktree.root).is_some() && unsaved_work(&self.main, &at)?.is_ok())
+    }
+}
+
+/// Returns the ignored entries of a place. The inner error is the reason why a removal would lose other work.
+pub(super) fn unsaved_work(main: &RepoPath, at: &RepoPath) -> Result<Result<Vec<PathBuf>, String>, RepositoryError> {
+    let repositories = clear_skip_worktree(at)?;
+    if let Some(reason) = unsavable_content(at, &repositories) {
+        return Ok(Err(reason));
+    }
+    let (ignored, files) = split_ignored(&at.changes(&[WITH_IGNORED])?);
+    if files > 0 && !is_saved_attempt(at)? {
+        return Ok(Err(format!("it has {files} uncommitted files")));
+    }
+    if let Some(first) = main.unfetched_refs(at)?.first() {
+        let commit = short_commit(&first.commit);
+        return Ok(Err(format!("{} in it has commits that are not merged, such as {commit}", first.shown())));
+    }
+    match at.commit("HEAD")? {
+        Some(head) if main.commit(&head)?.is_none() => {
+            Ok(Err(format!("commit {} is checked out in it and not merged", short_commit(&head))))
         }
-        let (ignored, files) = split_ignored(&at.changes(&[WITH_IGNORED])?);
-        if files > 0 {
-            return Ok(Err(format!("it has {files} uncommitted files")));
-        }
-        let unfetched = self.main.unfetched_refs(at)?;
-        Ok(unfetched.first().map_or(Ok(ignored), |first| {
-            let commit = short_commit(&first.commit);
-            Err(format!("{} in it has commits that are not merged, such as {commit}", first.shown()))
-        }))
+        _ => Ok(Ok(ignored)),
     }
 }
 
