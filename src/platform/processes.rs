@@ -4,10 +4,10 @@
 //! pairs are not. Only Linux lists processes (`/proc`). Elsewhere none is found, so Brigade never signals
 //! a process that it cannot identify.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -112,12 +112,13 @@ fn all_processes() -> Vec<ProcessInfo> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(process).collect()
 }
 
-/// Returns true if a process has `file` open, or runs a program whose name begins with `program` in `folder` or below it. `None` if the
-/// system lists no processes.
-pub fn is_in_use(file: &Path, program: &str, folder: &Path) -> Option<bool> {
+/// Returns true if a process has one of `files` open, or runs a program whose name begins with `program` in `folder` or below it. `None` if
+/// the system lists no processes.
+pub fn is_in_use(files: &[PathBuf], program: &str, folder: &Path) -> Option<bool> {
     let all = all_processes();
     let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let (file, folder) = (resolved(file), resolved(folder));
+    let files: HashSet<PathBuf> = files.iter().map(|file| resolved(file)).collect();
+    let folder = resolved(folder);
     let link_of = |pid: i32, name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
     let works_in_folder = |pid: i32| {
         self::program(pid).is_some_and(|name| name.starts_with(program))
@@ -125,7 +126,7 @@ pub fn is_in_use(file: &Path, program: &str, folder: &Path) -> Option<bool> {
     };
     let has_open = |pid: i32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path == file)
+        open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| files.contains(&path))
     };
     let uses = |process: &ProcessInfo| !process.has_ended && (works_in_folder(process.pid) || has_open(process.pid));
     (!all.is_empty()).then(|| all.iter().any(uses))

@@ -87,36 +87,34 @@ impl RepoPath {
         in_folder.chain(locks_below(&self.git_dir.join("refs"))).collect()
     }
 
-    /// Removes the locks that a killed git left in the place of a task, and returns their paths. A lock that a living process may hold is
-    /// waited for.
+    /// Removes the locks that a killed git left in the place of a task, and returns their paths. Waits while a living process may hold one.
     ///
     /// # Errors
-    /// A process still holds one after [`HOLDER_WAIT_MAX`].
+    /// A process still may hold one after [`HOLDER_WAIT_MAX`].
     pub(super) fn remove_dead_locks(&self) -> Result<Vec<PathBuf>, RepositoryError> {
         let started_at = Instant::now();
-        let mut removed = Vec::new();
-        for lock in self.locks() {
-            while self.may_be_held(&lock) {
-                if started_at.elapsed() > HOLDER_WAIT_MAX {
-                    let reason = format!("a running git holds {}: wait for its end, or end it", lock.display());
-                    return Err(failed("work in", &self.work_tree, &reason));
-                }
-                thread::sleep(PAUSE);
+        loop {
+            let locks = self.locks();
+            let Some(first) = locks.first() else { return Ok(Vec::new()) };
+            if !self.may_be_held(&locks) {
+                locks.iter().try_for_each(|lock| remove_file(lock))?;
+                let others = if locks.len() > 1 { format!(" and {} others", locks.len() - 1) } else { String::new() };
+                tracing::warn!("{}{others} left by a killed git: removed", first.display());
+                return Ok(locks);
             }
-            if lock.symlink_metadata().is_ok() {
-                remove_file(&lock)?;
-                tracing::warn!("{} was left by a killed git and is removed", lock.display());
-                removed.push(lock);
+            if started_at.elapsed() > HOLDER_WAIT_MAX {
+                let reason = format!("a running git holds {}: wait for its end, or end it", first.display());
+                return Err(failed("work in", &self.work_tree, &reason));
             }
+            thread::sleep(PAUSE);
         }
-        Ok(removed)
     }
 
-    /// Returns true if a lock exists and a process may hold it. A system that lists no processes does not tell: there, only an old lock has
-    /// no holder.
-    fn may_be_held(&self, lock: &Path) -> bool {
-        let Some(age) = age(lock) else { return false };
-        processes::is_in_use(lock, "git", &self.work_tree).unwrap_or(age <= PACKED_LOCK_AGE)
+    /// Returns true if a process may hold one of these locks. A system that lists no processes does not tell: there, only old locks have no
+    /// holder.
+    fn may_be_held(&self, locks: &[PathBuf]) -> bool {
+        let is_new = || locks.iter().any(|lock| age(lock).is_some_and(|age| age <= PACKED_LOCK_AGE));
+        processes::is_in_use(locks, "git", &self.work_tree).unwrap_or_else(is_new)
     }
 }
 
