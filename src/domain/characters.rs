@@ -6,10 +6,13 @@
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
+use std::str::Utf8Error;
 
 /// The halves of surrogate pairs. The first ones begin a character.
 const FIRST_HALVES: RangeInclusive<u32> = 0xd800..=0xdbff;
 const SECOND_HALVES: RangeInclusive<u32> = 0xdc00..=0xdfff;
+/// The most bytes of a character in UTF-8.
+const CHARACTER_BYTES_MAX: usize = 4;
 /// The distance from a half to its part, and from a byte to its part. No font or standard uses these private characters.
 const HALF_PART: u32 = 0x10_0000;
 const BYTE_PART: u32 = 0x10_e000;
@@ -104,9 +107,29 @@ fn is_pair(first: u32, second: u32) -> bool {
     FIRST_HALVES.contains(&first) && SECOND_HALVES.contains(&second)
 }
 
-/// Returns the length of a text without the parts at its end, to which the next text can belong.
+/// Returns the length of a text without the parts at its end to which the next text can belong: the first half of a pair, or the first
+/// bytes of a character.
 pub fn end_of_whole(text: &str) -> usize {
-    text.trim_end_matches(|character| Part::of(character).is_some()).len()
+    let (mut bytes, mut waiting) = (Vec::new(), 0);
+    for part in text.chars().rev().map_while(Part::of).take(CHARACTER_BYTES_MAX - 1) {
+        match part {
+            Part::Half(half) => {
+                if bytes.is_empty() && FIRST_HALVES.contains(&half) {
+                    waiting = 1;
+                }
+                break;
+            }
+            Part::Byte(byte) => {
+                bytes.insert(0, byte);
+                let begins_character = |error: &Utf8Error| error.error_len().is_none() && error.valid_up_to() == 0;
+                if std::str::from_utf8(&bytes).is_err_and(|error| begins_character(&error)) {
+                    waiting = bytes.len();
+                }
+            }
+        }
+    }
+    let parts = text.char_indices().rev().take(waiting).last();
+    parts.map_or(text.len(), |(start, _)| start)
 }
 
 /// A text without parts.
@@ -180,6 +203,20 @@ mod tests {
         ] {
             let text = read(json);
             assert_eq!(joined(&text), Joined { text: expected.into(), is_replaced: true }, "{json:?}");
+        }
+    }
+
+    /// A stream of them must not wait as a whole: each text would be looked through again.
+    #[test]
+    fn only_start_of_one_character_waits() {
+        for (bytes, waiting) in [
+            (&b"\"a\\ud83d\\ud83d\\ud83d\""[..], 1),
+            (b"\"a\\ud83d\\ude00\\ude00\"", 0),
+            (b"\"\xf0\x9f\xf0\x9f\x98\"", 3),
+            (b"\"\xf0\x9f\x98\x80\x80\"", 0),
+        ] {
+            let text = read(bytes);
+            assert_eq!(text[end_of_whole(&text)..].chars().count(), waiting, "{bytes:?}");
         }
     }
 
