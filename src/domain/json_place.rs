@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+use super::output::shortened;
+
+/// The most characters of a key that are shown, and of all keys of a value.
+const KEY_CHARS_MAX: usize = 60;
+const PATH_CHARS_MAX: usize = 200;
+
 /// A place in a JSON text, which can be invalid after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonPlace {
@@ -79,13 +85,15 @@ fn path_before(text: &str, end: usize) -> String {
     let mut path = String::new();
     for level in levels {
         match level {
-            Level::Object { key: Some(key), .. } if path.is_empty() => path.push_str(key),
-            Level::Object { key: Some(key), .. } => path = format!("{path}.{key}"),
+            Level::Object { key: Some(key), .. } => {
+                let point = if path.is_empty() { "" } else { "." };
+                path.push_str(&format!("{point}{}", shortened(key, KEY_CHARS_MAX)));
+            }
             Level::Object { key: None, .. } => {}
-            Level::Array { index } => path = format!("{path}[{index}]"),
+            Level::Array { index } => path.push_str(&format!("[{index}]")),
         }
     }
-    path
+    shortened(&path, PATH_CHARS_MAX)
 }
 
 /// Returns the end of the string that starts at `start`; the end of the text if it is not closed.
@@ -118,5 +126,7 @@ mod tests {
             let JsonPlace { line, column, path } = JsonPlace::of(text, text.find(part).unwrap());
             assert_eq!(format!("{line}:{column}:{path}"), expected, "{part}");
         }
+        let long = format!("{{\"{}\": 1}}", "a".repeat(900_000));
+        assert_eq!(JsonPlace::of(&long, long.len() - 2).path.chars().count(), KEY_CHARS_MAX);
     }
 }

@@ -21,14 +21,13 @@ const READERS: [&str; 85] = [
 
 /// Programs that only read without these options. An option also matches with a value, such as in `--output=FILE`.
 #[rustfmt::skip]
-const READERS_WITHOUT: [(&str, &[&str]); 8] = [
+const READERS_WITHOUT: [(&str, &[&str]); 7] = [
     ("date", &["-s", "--set"]),
     ("fd", &["-x", "--exec", "-X", "--exec-batch"]),
     ("find", &["-delete", "-exec", "-execdir", "-fls", "-fprint", "-fprint0", "-fprintf", "-ok", "-okdir"]),
     ("rg", &["--pre"]),
     ("sort", &["-o", "--output", "--compress-program"]),
     ("tree", &["-o"]),
-    ("xxd", &["-r"]),
     ("yq", &["-i", "--inplace"]),
 ];
 
@@ -87,6 +86,7 @@ fn call_only_reads(words: &[&str], depth: u32) -> bool {
     match word.rsplit('/').next().unwrap_or(word) {
         "command" if matches!(arguments, ["-v" | "-V", ..]) => true,
         _ if is_assignment || BEFORE_COMMAND.contains(word) => call_only_reads(arguments, depth),
+        "env" if has_option(arguments, &["-S", "--split-string"]) => false,
         "env" => call_only_reads(after_options(arguments, &["-u", "-C"]), depth),
         "timeout" => match after_options(arguments, &["-k", "-s"]) {
             [_, call @ ..] => call_only_reads(call, depth),
@@ -242,6 +242,8 @@ mod tests {
             "f() { ls; }; f",
             "timeout 5 make",
             "env make",
+            "env -S'touch a'",
+            "xxd -p a a.hex",
             "A=1 make",
         ] {
             assert!(!only_reads(command), "{command}");
