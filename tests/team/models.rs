@@ -47,6 +47,25 @@ async fn temporary_model_error_is_retried_after_wait() {
     assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (1, 0));
 }
 
+/// Neither kind of error uses the retries of the other.
+#[tokio::test(start_paused = true)]
+async fn invalid_answers_have_retries_of_their_own() {
+    for (outages, invalid, failures) in [(3, 3, 0), (5, 3, 0), (3, 4, 1)] {
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.spec.limits.model.retries_max = 5;
+        harness.set_model_fn("alice", move |request, count| async move {
+            match count {
+                _ if count < outages => temporary(None),
+                _ if count < outages + invalid => Err(ModelError::InvalidAnswer("is cut".to_owned())),
+                _ => diligent(&request),
+            }
+        });
+        harness.tasks(&["a"]).await;
+        assert_eq!(harness.run_once().await.task_counts.completed, 1);
+        assert_eq!(harness.task(1).await.failures, failures, "{outages}, {invalid}: {}", harness.event_lines());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn retries_exhausted_release_claim_and_back_off() {
     let mut harness = TestTeam::new(&["alice"]);

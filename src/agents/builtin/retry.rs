@@ -60,7 +60,8 @@ impl Turn<'_> {
         let limits = &self.host.services.spec.limits;
         let outage_limit = limits.model.outage_limit();
         let started = Instant::now();
-        let mut retries = 0;
+        // An answer that cannot be read is no outage, so each has retries of its own.
+        let (mut retries, mut invalid_answers) = (0, 0);
         let mut last_error = None;
         loop {
             let outcome = match self.reserve(model, request, most, retries, last_error.take()).await {
@@ -76,20 +77,23 @@ impl Turn<'_> {
                 Err(RequestFailure::Model(error)) if may_retry(&error, outage_limit) => error,
                 outcome => return outcome,
             };
-            retries += 1;
-            let chance = random_fraction(retries, &request.teammate, self.host.services.clock.now());
-            let wait = RetryWait::after(&error, retries, chance);
+            let is_invalid = matches!(error, ModelError::InvalidAnswer(_));
+            let count = if is_invalid { &mut invalid_answers } else { &mut retries };
+            *count += 1;
+            let retry = *count;
+            let chance = random_fraction(retry, &request.teammate, self.host.services.clock.now());
+            let wait = RetryWait::after(&error, retry, chance);
             let is_over_limit = outage_limit.is_some_and(|limit| started.elapsed() >= limit);
-            if retries > self.retries_max(Some(&error)) || wait.is_quota || is_over_limit {
+            if retry > self.retries_max(Some(&error)) || wait.is_quota || is_over_limit {
                 return Err(RequestFailure::Model(error));
             }
-            self.host.record_retry(error.to_string(), wait.time, retries);
+            self.host.record_retry(error.to_string(), wait.time, retry);
             if wait.is_of_account {
                 // The next request waits until the account may send it.
                 last_error = Some(error);
                 continue;
             }
-            let waiting = self.start_wait(wait.time, wait.is_requested, retries, Some(&error));
+            let waiting = self.start_wait(wait.time, wait.is_requested, retry, Some(&error));
             tokio::select! {
                 biased;
                 () = self.host.turn_control.wait_for_level(StopLevel::FinishTurn) => return Err(RequestFailure::Model(error)),
