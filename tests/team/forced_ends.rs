@@ -168,3 +168,18 @@ async fn question_precedes_refusal_of_verify() {
     assert!(task.status == TaskStatus::Failed && summary.starts_with(&reason), "{summary}");
     assert_eq!(questions(&harness).await.len(), 1);
 }
+
+/// The person is asked only if the question is the reason.
+#[tokio::test(start_paused = true)]
+async fn question_before_other_failure_is_not_sent() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.turns_max = 3;
+    harness.set_model_fn("alice", |_, count| async move {
+        let nap = Block::tool_use(format!("call-{count}"), "nap", json!({ "count": count }));
+        answer(vec![Block::text(QUESTION), nap], StopReason::ToolUse)
+    });
+    let task = run_task(&harness, task(None)).await;
+    let summary = task.result.unwrap().summary;
+    assert!(task.status == TaskStatus::Failed && summary.starts_with("reached the limit of 3 turns"), "{summary}");
+    assert_eq!(questions(&harness).await, []);
+}

@@ -414,7 +414,9 @@ impl Teammate {
             Some((_, cap)) => self.host.release_at_cap(claim, &reason, cap).await?,
             None => self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?,
         }
-        self.host.forward_question(claim).await;
+        if cause == ReleaseReason::Unfinished {
+            self.host.forward_question(claim).await;
+        }
         self.host.record_attempt_end(claim).await;
         self.host.turn_control.set_claim(None);
         Ok(())
