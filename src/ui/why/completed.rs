@@ -43,7 +43,7 @@ pub(super) fn completion_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<
         let short = one_line(short_commit(commit));
         facts.push(
             reason("commit", format!("The work is in commit {short}."))
-                .hint(format!("`git show {}`", shell_word(&short))),
+                .hint(format!("to see it: `brigade tasks diff {id}`")),
         );
     }
     if let Some(IgnoredFiles { moved, left }) = &result.ignored_files {
@@ -99,7 +99,11 @@ mod tests {
             dropped: vec!["the old list was \u{1b}[2Jwrong".into()],
             ..TaskContext::of(&view, UnixMs(65_000))
         };
-        let shown: Vec<String> = explain(TaskId(1), &context).into_iter().map(|reason| reason.text).collect();
+        let reasons = explain(TaskId(1), &context);
+        let hint = reasons.iter().find(|reason| reason.kind == "commit").and_then(|reason| reason.hint.as_deref());
+        // The commit is a merge, of which `git show` shows nothing.
+        assert_eq!(hint, Some("to see it: `brigade tasks diff 1`"));
+        let shown: Vec<String> = reasons.into_iter().map(|reason| reason.text).collect();
         assert_eq!(
             shown,
             [
