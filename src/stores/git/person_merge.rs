@@ -14,7 +14,7 @@ use super::locks::{REF_LOCK_AGE, end_lock};
 use super::merge_journal::{CheckoutMove, MergeJournal};
 use super::merge_refusal::MergeRefusal;
 use super::merges::{MergedTree, merge_trees};
-use super::signing::{IDENTITY_VARIABLES, reason_of};
+use super::signing::{identity_variables, reason_of};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
 use super::written_files::restore_written_files;
 use crate::domain::branch_name::BranchName;
@@ -100,9 +100,8 @@ impl<'a> PersonMerge<'a> {
     }
 
     fn commit(&self, [tree, before, tip]: [&str; 3], message: Vec<u8>) -> Result<String, RepositoryError> {
-        let identity = || IDENTITY_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
         let call = self.main.git(["commit-tree", tree, "-p", before, "-p", tip, "-F", "-"]);
-        let commit = call.input(message).variables(identity()).run()?;
+        let commit = call.input(message).variables(identity_variables()).run()?;
         if commit.code == 0 {
             return Ok(commit.line());
         }
@@ -111,7 +110,7 @@ impl<'a> PersonMerge<'a> {
             return Err(error);
         }
         for identity_of in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
-            let known = self.main.git(["var", identity_of]).variables(identity()).run()?;
+            let known = self.main.git(["var", identity_of]).variables(identity_variables()).run()?;
             if known.code != 0 {
                 return Err(self.refused(&MergeRefusal::NoIdentity(last_message(&known.err))));
             }

@@ -2,8 +2,10 @@
 //!
 //! Git runs the signing program outside of the sandbox, with the person's key. So this git reads no setting of the repository: it has an
 //! empty git folder, and only the objects are those of the repository. Its settings are those of the system and the user, and the name of
-//! the person. Its environment has nothing but [`SIGNING_VARIABLES`].
+//! the person. Its environment has [`SIGNING_VARIABLES`], the absolute folders of `PATH`, the name of the person ([`identity_variables`]), those
+//! settings, and the variables of every git that Brigade runs. Nothing else of the environment of Brigade.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
@@ -15,7 +17,7 @@ use crate::ports::RepositoryError;
 /// The empty git folder, in the git folder of the checkout. It exists while a commit is signed.
 const SIGNING_FOLDER: &str = "brigade-signing";
 /// The person's variables for the author and the committer of the merge.
-pub(super) const IDENTITY_VARIABLES: [&str; 5] =
+const IDENTITY_VARIABLES: [&str; 5] =
     ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"];
 /// The variables that a program needs to find the person's key, and to ask for its passphrase. `PATH` is passed without relative folders.
 #[rustfmt::skip]
@@ -42,9 +44,8 @@ impl RepoPath {
         let folder = SigningFolder::create(self)?;
         let parents = parents.iter().flat_map(|parent| ["-p", parent]);
         let arguments = ["commit-tree", "-S", tree].into_iter().chain(parents).chain(["-F", "-"]);
-        let identity = IDENTITY_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        let call =
-            git_in(&self.work_tree, arguments).input(message).variables(identity).variables(folder.variables(self));
+        let call = git_in(&self.work_tree, arguments).input(message).variables(identity_variables());
+        let call = call.variables(folder.variables(self));
         call.signing(self.settings.signing_variables()?).run()
     }
 
@@ -90,6 +91,11 @@ impl Drop for SigningFolder {
         // The next call removes what stays.
         let _ = remove_folder(&self.0);
     }
+}
+
+/// The variables of [`IDENTITY_VARIABLES`] that are set.
+pub(super) fn identity_variables() -> impl Iterator<Item = (&'static str, OsString)> {
+    IDENTITY_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)))
 }
 
 /// The variables of [`SIGNING_VARIABLES`] that are set, and `PATH`: a program in the workspace must not be found by it.
