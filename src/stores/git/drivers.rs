@@ -81,7 +81,7 @@ impl Drivers {
                         b"clean" => filter.clean = value(),
                         b"smudge" => filter.smudge = value(),
                         b"process" => filter.process = Some(value()),
-                        b"required" => filter.is_required = is_true(setting.text()),
+                        b"required" => filter.is_required = setting.is_true(),
                         _ => {}
                     }
                 }
@@ -224,10 +224,4 @@ fn is_found(program: &str, folder: &Path) -> bool {
     shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // If there is no shell, git tells more.
     shell.status().map_or(true, |status| status.success())
-}
-
-/// Parses a boolean; see git-config(1), Values.
-fn is_true(text: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-    ["true", "yes", "on"].contains(&text.as_str()) || text.parse::<i64>().is_ok_and(|number| number != 0)
 }

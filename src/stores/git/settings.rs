@@ -123,7 +123,7 @@ impl Setting {
     }
 
     /// The value as git reads a boolean; see git-config(1), Values.
-    fn is_true(&self) -> bool {
+    pub(super) fn is_true(&self) -> bool {
         let text = String::from_utf8_lossy(self.text()).to_ascii_lowercase();
         ["true", "yes", "on"].contains(&text.as_str()) || text.parse::<i64>().is_ok_and(|number| number != 0)
     }
