@@ -35,6 +35,11 @@ impl Evidence {
     }
 }
 
+/// Joins the parts of an evidence, or of a note, that are not empty.
+pub fn joined(parts: impl IntoIterator<Item = String>) -> String {
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
 /// A weakness in the evidence of a completed task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caveat {

@@ -12,6 +12,7 @@ use super::messages::Outbox;
 use super::review::{self, ReviewStatus};
 use super::verify::Verifier;
 use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
+use crate::domain::evidence::joined;
 use crate::domain::failure_summary;
 use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::output::{one_line, shortened};
@@ -161,11 +162,6 @@ impl Incomplete {
     }
 }
 
-/// Joins the parts of an evidence that are not empty.
-fn joined(parts: &[String]) -> String {
-    parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
 /// Returns the evidence of a completed task with nothing to merge.
 fn unmerged_evidence(ignored: Option<&IgnoredFiles>) -> String {
     match ignored {
@@ -284,7 +280,7 @@ impl CompletionGate<'_> {
                 let parts = [result.evidence, evidence, unmerged];
                 let unverified = report.is_implicit && verify.is_none();
                 let ignored_files = ignored.filter(|files| !files.is_empty());
-                result = TaskResult { evidence: joined(&parts), commit, verify, unverified, ignored_files, ..result };
+                result = TaskResult { evidence: joined(parts), commit, verify, unverified, ignored_files, ..result };
             }
             MergeResult::Refused(reason) => {
                 return Ok(self.refuse(&task, Refusal::unmerged(reason), report.is_implicit).await?.into());

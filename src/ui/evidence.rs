@@ -2,7 +2,7 @@
 
 use super::summary::TaskOutcome;
 use super::text::{first_line, join_up_to, one_line};
-use crate::domain::evidence::Caveat;
+use crate::domain::evidence::{Caveat, joined};
 use crate::domain::ignored_files::IgnoredFiles;
 use crate::domain::task::{TaskId, TaskResult};
 use crate::domain::verify_run::VerifyRun;
@@ -21,15 +21,9 @@ pub(super) fn with_evidence(note: &str, result: &TaskResult) -> String {
     let verdict = result.verify.as_ref().map(exit_text);
     let caveat = result.caveat().map(|caveat| caveat.to_string());
     match [verdict, caveat].into_iter().flatten().reduce(|verdict, caveat| format!("{verdict}, {caveat}")) {
-        Some(evidence) => joined(vec![evidence, note.to_owned()]),
-        None => joined(vec![note.to_owned(), first_line(&result.evidence)]),
+        Some(evidence) => joined([evidence, note.to_owned()]),
+        None => joined([note.to_owned(), first_line(&result.evidence)]),
     }
-}
-
-/// Joins parts that are not empty.
-pub(super) fn joined(mut parts: Vec<String>) -> String {
-    parts.retain(|part| !part.is_empty());
-    parts.join("; ")
 }
 
 /// Returns a sentence for each weakness of these tasks. A table may leave completed tasks out.

@@ -7,7 +7,7 @@ mod outcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::evidence::{evidence_text, joined, with_evidence};
+use super::evidence::{evidence_text, with_evidence};
 use super::pending::PendingView;
 use super::planning::Planning;
 use super::task_context::ClaimCandidate;
@@ -15,6 +15,7 @@ use super::tasks::obstacles;
 use super::text::{first_line, reason};
 use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck};
+use crate::domain::evidence::joined;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;

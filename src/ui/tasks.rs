@@ -7,7 +7,7 @@ use anstyle::Style;
 
 use super::approvals;
 use super::cost::grouped;
-use super::evidence::{caveat_sentence, joined};
+use super::evidence::caveat_sentence;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
 use super::task_context::{ClaimCandidate, TaskContext};
@@ -15,7 +15,7 @@ use super::text::{ago, count, first_line, indented, join_up_to, one_line, printa
 use super::why::{lacks_script, no_capable_member};
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
-use crate::domain::evidence::Caveat;
+use crate::domain::evidence::{Caveat, joined};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, InvalidEntry};
