@@ -6,21 +6,16 @@ use serde_json::Value;
 
 use super::external;
 use crate::domain::evidence::AttemptActivity;
-use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
-use crate::domain::reading_commands::only_reads;
 use crate::domain::task::Task;
 use crate::domain::team_spec::Memory;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::tools::table;
 
-/// Returns true for a call that changes a file or runs a command that does not only read: one of Brigade's, or of an external agent.
+/// Returns true for a call that can change something: one of Brigade's, or of an external agent.
 fn is_work(tool: &str, input: &Value) -> bool {
-    match external::tool_kind(tool).unwrap_or_else(|| table::kind_of(tool)) {
-        ToolKind::Edit => true,
-        ToolKind::Command => !input["command"].as_str().is_some_and(only_reads),
-        _ => false,
-    }
+    let kind = external::tool_kind(tool).unwrap_or_else(|| table::kind_of(tool));
+    kind.is_work(input["command"].as_str())
 }
 
 /// The content of a member's context. A compaction does not change it, because the summary is about the same.

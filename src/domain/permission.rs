@@ -54,6 +54,11 @@ impl ToolKind {
         matches!(self, Self::Edit | Self::Command | Self::Other)
     }
 
+    /// Returns true if a call of this kind can change something. A command that only reads cannot; `command` is `None` if it is not known.
+    pub fn is_work(self, command: Option<&str>) -> bool {
+        self.changes_something() && !(self == Self::Command && command.is_some_and(only_reads))
+    }
+
     /// Returns true if a tool of this kind reads files, changes files or runs commands.
     pub fn is_for_files(self) -> bool {
         matches!(self, Self::Read | Self::Edit | Self::Command)
@@ -79,7 +84,7 @@ impl PermissionCall {
 
     /// Returns true if the call can change something. A command that only reads cannot.
     pub fn is_work(&self) -> bool {
-        self.kind.changes_something() && !(self.kind == ToolKind::Command && only_reads(&self.subject))
+        self.kind.is_work(Some(&self.subject))
     }
 
     /// Returns true if the call shows the paths or the contents of many files.
