@@ -6,7 +6,7 @@ use brigade::domain::task::TaskId;
 use brigade::ports::{RecordedMerge, Repository};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::harness::{TestRepository, edit, git, insert_after, notice_text, notice_texts, task};
+use super::harness::{TestRepository, edit, git, git_with, insert_after, notice_text, notice_texts, task};
 
 /// A repository whose team branch has the merges of these tasks. Each task inserts its line.
 async fn merged(tasks: &[(u64, &str, &str)]) -> TestRepository {
@@ -134,6 +134,21 @@ async fn work_in_another_form_is_recognised() {
             assert_starts_from_person(&repo, &format!("{case}, reviewed: {is_reviewed}")).await;
         }
     }
+}
+
+/// The patches of so many commits are not compared, but the squash is found.
+#[tokio::test]
+async fn squash_of_very_many_commits_is_recognised() {
+    let repo = merged(&TASKS).await;
+    let mut commits = String::new();
+    for number in 0..2_001 {
+        commits += "commit refs/heads/brigade/crew\ncommitter T <t@example.invalid> 1700000000 +0000\ndata 0\n";
+        commits += if number == 0 { "from refs/heads/brigade/crew^0\n" } else { "" };
+        commits += &format!("M 644 inline many.txt\ndata <<END\n{number}\nEND\n\n");
+    }
+    git_with(repo.path(), &["fast-import", "--quiet"], &commits);
+    squash(&repo);
+    assert_eq!(commits_ahead(&repo), 0);
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use super::command::{RepoPath, path_of};
 use crate::ports::RepositoryError;
 
-/// The most commits that are compared on each side, the newest ones.
+/// The most commits of each side that are compared. Of the person's, these are the newest. If the team branch has more, only its last one
+/// is compared: whether an earlier one has an equal depends on all commits before it.
 const COMMITS_MAX: usize = 2_000;
 /// The most merges that are tried. One takes about a millisecond.
 const MERGES_MAX: usize = 500;
@@ -35,28 +36,30 @@ impl RepoPath {
         if !self.has_own_commits_on_both_sides(tip, head)? {
             return Ok(None);
         }
-        let commits = self.team_commits(tip, head)?;
         let base = self.merge_base(tip, head)?;
-        let base_tree = self.git(["rev-parse", &format!("{base}^{{tree}}")]).ok()?.line();
-        let chain: Vec<&TeamCommit> =
-            first_parents(&commits, tip).into_iter().filter(|commit| commit.tree != base_tree).collect();
-        let Some((newest, earlier)) = chain.split_first().filter(|(newest, _)| newest.id == tip) else {
-            return Ok(None);
-        };
+        let trees = self.git(["rev-parse", &format!("{base}^{{tree}}"), &format!("{tip}^{{tree}}")]).ok()?.line();
+        let base_tree = trees.lines().next().filter(|base_tree| trees.lines().nth(1) != Some(base_tree));
+        let Some(base_tree) = base_tree else { return Ok(None) };
         let holders = self.possible_holders(&base, tip, head)?;
         if holders.is_empty() {
             return Ok(None);
         }
-        if self.first_contained(&[newest], &holders)?.is_some() {
+        if self.first_contained(&[tip], &holders)?.is_some() {
             return Ok(Some(tip.to_owned()));
         }
+        let commits = self.team_commits(tip, head)?;
+        let chain: Vec<&str> = first_parents(&commits, tip)
+            .into_iter()
+            .filter(|commit| commit.tree != base_tree)
+            .map(|commit| commit.id.as_str())
+            .collect();
         let without_equal = self.commits_without_equal(&commits, tip, head)?;
-        let by_patches = chain.iter().position(|commit| !without_equal.contains(commit.id.as_str()));
-        // Only commits above the one that the patches show are better.
-        let earlier = &earlier[..by_patches.map_or(earlier.len(), |position| position.saturating_sub(1))];
-        let by_content = self.first_contained(earlier, &holders)?;
+        let by_patches = chain.iter().position(|commit| !without_equal.contains(commit));
+        // Only commits above the one that the patches show are better. The first was tried.
+        let better = chain.get(1..by_patches.unwrap_or(chain.len())).unwrap_or_default();
+        let by_content = self.first_contained(better, &holders)?;
         let found = by_content.or_else(|| by_patches.map(|position| chain[position]));
-        Ok(found.map(|commit| commit.id.clone()))
+        Ok(found.map(str::to_owned))
     }
 
     /// A commit with the content of `head`, which also descends from `taken`: a merge with it takes only what comes after `taken`.
@@ -115,14 +118,10 @@ impl RepoPath {
     }
 
     /// The first of these commits that some holder contains: a merge of it changes nothing there.
-    fn first_contained<'a>(
-        &self,
-        commits: &[&'a TeamCommit],
-        holders: &[String],
-    ) -> Result<Option<&'a TeamCommit>, RepositoryError> {
+    fn first_contained<'a>(&self, commits: &[&'a str], holders: &[String]) -> Result<Option<&'a str>, RepositoryError> {
         let pairs = commits.iter().flat_map(|commit| holders.iter().map(move |holder| (*commit, holder.as_str())));
         let pairs: Vec<_> = pairs.take(MERGES_MAX).collect();
-        let trees = self.merged_trees(pairs.iter().map(|(commit, holder)| [*holder, commit.id.as_str()]))?;
+        let trees = self.merged_trees(pairs.iter().map(|(commit, holder)| [*holder, *commit]))?;
         let own = self.trees(holders)?;
         let contained = pairs
             .into_iter()
