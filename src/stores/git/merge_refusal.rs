@@ -7,6 +7,7 @@ use super::commits::list_files;
 use super::lost_merges::LostMerges;
 use super::take_over::TeamBranchProblem;
 use crate::domain::branch_name::BranchName;
+use crate::domain::worktree_name::team_branch;
 use crate::ports::RepositoryError;
 
 /// The reason why a branch is not merged into that of the person's checkout.
@@ -15,9 +16,9 @@ pub(super) enum MergeRefusal {
     #[error("another `brigade merge` runs in this checkout")]
     Running,
     #[error("there is no such branch")]
-    NoBranch,
+    NoBranch { hint: String },
     #[error("there is no such branch. Your branch has its work already, in another form")]
-    BranchTaken,
+    BranchTaken { hint: String },
     #[error("there is no such branch, and {merges}")]
     BranchLost { merges: String, hint: String },
     #[error("your branch `{0}` has no commit")]
@@ -46,8 +47,8 @@ pub(super) enum MergeRefusal {
     Locked(PathBuf),
     #[error("your index has conflicts in {}", list_files(.0))]
     UnmergedIndex(Vec<PathBuf>),
-    #[error("git cannot read your index: {0}")]
-    UnreadableIndex(String),
+    #[error("git cannot read your index: {reason}")]
+    UnreadableIndex { index: PathBuf, reason: String },
     #[error("it would overwrite untracked or ignored files: {}", list_files(.0))]
     FilesInTheWay(Vec<PathBuf>),
     #[error("it would overwrite uncommitted changes: {}", list_files(.0))]
@@ -67,12 +68,18 @@ pub(super) enum MergeRefusal {
 }
 
 impl MergeRefusal {
-    /// The refusal for a branch that does not exist, and the merges that were on it.
-    pub(super) fn of_missing_branch(lost: LostMerges) -> Self {
+    /// The refusal for `branch`, the branch of `team`, which does not exist. `lost` are the merges that were on it.
+    pub(super) fn of_missing_branch(lost: LostMerges, branch: &BranchName, team: &str) -> Self {
+        // A launch creates only the team's own branch.
+        let hint = if *branch == team_branch(team) {
+            "`brigade run` creates it from your branch".to_owned()
+        } else {
+            format!("`git branch {branch}` creates it from yours, or remove merge_into")
+        };
         match lost.problem {
             Some(TeamBranchProblem { reason: merges, hint }) => Self::BranchLost { merges, hint },
-            None if !lost.taken.is_empty() => Self::BranchTaken,
-            None => Self::NoBranch,
+            None if !lost.taken.is_empty() => Self::BranchTaken { hint },
+            None => Self::NoBranch { hint },
         }
     }
 
@@ -95,9 +102,7 @@ impl MergeRefusal {
     fn hint(&self, branch: &str, team: &str) -> String {
         match self {
             Self::Running => "wait until it has ended, then `brigade merge` again".to_owned(),
-            Self::NoBranch => "`brigade run` creates it".to_owned(),
-            Self::BranchTaken => "`brigade run` creates it again, from your branch".to_owned(),
-            Self::BranchLost { hint, .. } => hint.clone(),
+            Self::NoBranch { hint } | Self::BranchTaken { hint } | Self::BranchLost { hint, .. } => hint.clone(),
             Self::Unborn(_) | Self::DetachedHead | Self::CheckedOutHere => "`git switch BRANCH`".to_owned(),
             Self::Unfinished(operation) => format!("`git {operation} --continue`, or `git {operation} --abort`"),
             Self::Bisecting => "`git bisect reset`".to_owned(),
@@ -119,8 +124,9 @@ impl MergeRefusal {
             Self::UnmergedIndex(_) => {
                 "resolve them and `git add` the files, or `git restore --staged --worktree FILE` undoes them. Then `brigade merge` again".to_owned()
             }
-            Self::UnreadableIndex(_) => {
-                "if the file is damaged: `rm .git/index && git reset` makes a new one, and keeps your files".to_owned()
+            Self::UnreadableIndex { index, .. } => {
+                let index = index.display();
+                format!("if the file is damaged: `rm {index} && git reset` makes a new one, and keeps your files")
             }
             Self::FilesInTheWay(_) => "move the files, then `brigade merge` again".to_owned(),
             Self::UncommittedChanges(_) => "commit or `git stash` them, then `brigade merge` again".to_owned(),

@@ -229,7 +229,8 @@ impl<'a> PersonMerge<'a> {
         if error.is_general() {
             return Err(error);
         }
-        Err(self.refused(&MergeRefusal::UnreadableIndex(last_message(&output.err))))
+        let (index, reason) = (self.main.git_dir.join("index"), last_message(&output.err));
+        Err(self.refused(&MergeRefusal::UnreadableIndex { index, reason }))
     }
 
     /// Runs git to write the files and the new index.

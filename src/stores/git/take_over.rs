@@ -125,7 +125,7 @@ impl GitRepository {
         take_commits_of_person(&main, team, branch)?;
         let Some(tip) = main.checked_branch_commit(branch)? else {
             let lost = find_lost_merges(&main, team, branch, recorded)?;
-            return Err(merge.refused(&MergeRefusal::of_missing_branch(lost)));
+            return Err(merge.refused(&MergeRefusal::of_missing_branch(lost, branch, team)));
         };
         let into =
             checked_out_for_merge(&main, branch).and_then(|into| into.map_err(|refusal| merge.refused(&refusal)))?;
@@ -166,7 +166,11 @@ impl GitRepository {
         let into = checked_out_for_merge(&main, &branch)?.map_err(|refusal| refused(&refusal))?;
         let head = main.head()?;
         let team_branch = TeamBranch::new(main.clone(), team.to_owned(), branch.clone(), Durability::Power);
+        let lost = find_lost_merges(&main, team, &branch, recorded)?;
         let tip = main.checked_branch_commit(&branch)?;
+        if tip.is_none() && lost.problem.is_none() && lost.taken.is_empty() {
+            return Err(refused(&MergeRefusal::of_missing_branch(lost, &branch, team)));
+        }
         let tip = tip.map_or(Ok(None), |tip| Ok(if main.is_ancestor(&tip, &head)? { None } else { Some(tip) }))?;
         if let Some(tip) = &tip {
             if main.is_ancestor(&head, tip)? {
@@ -176,7 +180,7 @@ impl GitRepository {
                 return Err(refused(&refusal));
             }
         }
-        let mut notices = team_branch.record_lost_as_taken(&find_lost_merges(&main, team, &branch, recorded)?)?;
+        let mut notices = team_branch.record_lost_as_taken(&lost)?;
         if let Some(tip) = &tip {
             notices.extend(team_branch.follow_taken(tip, &head, into.short(), completed)?);
         }
