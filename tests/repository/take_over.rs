@@ -185,7 +185,7 @@ async fn failed_take_over_changes_nothing() {
         (
             |repo| fs::write(repo.path().join(".git/index"), "damaged\n").unwrap(),
             "git cannot read your index: ",
-            "`rm .git/index && git reset`",
+            "/.git/index && git reset`",
         ),
         (
             |repo| {
@@ -532,4 +532,41 @@ async fn launch_check_finds_conflict_and_rebase() {
     assert!(conflict.starts_with("cannot merge your branch into brigade/crew: conflict in f.txt"), "{conflict}");
     fs::create_dir(repo.path().join(".git/rebase-merge")).unwrap();
     assert!(check(&repo).unwrap_err().contains("a rebase is unfinished in your checkout"));
+}
+
+/// Git keeps the index of a linked checkout in the git folder of the repository.
+#[tokio::test]
+async fn damaged_index_of_linked_checkout_is_named() {
+    let repo = merged().await;
+    let linked = tempfile::tempdir().unwrap();
+    let folder = linked.path().join("linked");
+    repo.git(&["worktree", "add", "-q", "-b", "side", folder.to_str().unwrap()]);
+    fs::write(repo.path().join(".git/worktrees/linked/index"), "damaged\n").unwrap();
+    let error = take_over_in(&folder, "brigade/crew").unwrap_err();
+    assert!(error.contains("/.git/worktrees/linked/index && git reset`"), "{error}");
+}
+
+/// A launch does not create a branch that the person chose.
+#[tokio::test]
+async fn missing_merge_into_is_created_by_the_person() {
+    let repo = merged().await;
+    let error = take_over_in(repo.path(), "release").unwrap_err();
+    let expected = "there is no such branch. hint: `git branch release` creates it from yours, or remove merge_into";
+    assert!(error.ends_with(expected), "{error}");
+}
+
+#[tokio::test]
+async fn moved_team_branch_names_the_next_step() {
+    let repo = merged().await;
+    let hints = || {
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
+        status.problems.into_iter().map(|problem| problem.hint).collect::<Vec<_>>()
+    };
+    repo.git(&["update-ref", "refs/heads/brigade/crew", "main"]);
+    assert_eq!(hints(), ["the next launch updates them"]);
+    fs::write(repo.team_worktree().join("mine.txt"), "mine\n").unwrap();
+    assert!(hints()[0].contains("status` shows changes"), "{:?}", hints());
+    fs::remove_file(repo.team_worktree().join("mine.txt")).unwrap();
+    repo.launch().await;
+    assert_eq!(hints(), [""; 0]);
 }

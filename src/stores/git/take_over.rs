@@ -281,8 +281,14 @@ fn worktree_problem(
             hint: format!("the next launch merges it into {branch}"),
         }));
     }
-    Ok((head != target).then(|| TeamBranchProblem {
-        reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
-        hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
-    }))
+    if head == target {
+        return Ok(None);
+    }
+    let hint = if at.changes(&[])?.out.is_empty() {
+        "the next launch updates them".to_owned()
+    } else {
+        format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again")
+    };
+    let reason = format!("{folder} has the files of {}, not those of {branch}", short_commit(&head));
+    Ok(Some(TeamBranchProblem { reason, hint }))
 }
