@@ -18,7 +18,7 @@ const TIPS_MAX: usize = 8;
 /// Merges that are not on the team branch.
 #[derive(Default)]
 pub(super) struct LostMerges {
-    /// The commits with merges whose work the person's branch has in another form.
+    /// The commits with merges whose work the person's branch or the team branch has in another form.
     pub(super) taken: Vec<String>,
     /// The other commits with merges.
     pub(super) tips: Vec<String>,
@@ -55,7 +55,7 @@ pub(super) fn find_lost_merges(
     let listed = listed_as_taken(main, team);
     lost.retain(|merge| !listed.contains(&merge.commit));
     gone.retain(|merge| !listed.contains(&merge.commit));
-    let taken = main.taken_of_lost(&lost)?;
+    let taken = main.taken_of_lost(&lost, tip.as_deref())?;
     let lost = main.beyond(&lost, taken.iter().map(String::as_str))?;
     let tips = main.tips_of(&lost)?;
     let commits_gone = gone.iter().map(|merge| merge.commit.clone()).collect();
@@ -95,12 +95,15 @@ impl RepoPath {
         Ok(tips.lines().map(str::to_owned).collect())
     }
 
-    /// The commits up to which the person's branch has the work of lost merges in another form.
-    fn taken_of_lost(&self, lost: &[&RecordedMerge]) -> Result<Vec<String>, RepositoryError> {
+    /// The commits up to which the person's branch, or the team branch at `target`, has the work of lost merges in another form. A person
+    /// may have rebased either.
+    fn taken_of_lost(&self, lost: &[&RecordedMerge], target: Option<&str>) -> Result<Vec<String>, RepositoryError> {
         let head = self.head()?;
         let mut taken = Vec::new();
         for tip in self.tips_of(lost)?.iter().take(TIPS_MAX) {
-            taken.extend(self.find_taken(tip, &head)?);
+            for holder in [head.as_str()].into_iter().chain(target) {
+                taken.extend(self.find_taken(tip, holder)?);
+            }
         }
         Ok(taken)
     }
