@@ -204,7 +204,7 @@ async fn task_in_progress_continues_after_squash() {
         edit(repo.path(), "f.txt", |text| text.replace("second\n", ""));
         repo.git(&["commit", "-q", "-a", "-m", "Without the second"]);
         let notices = repo.launch().await;
-        assert!(notices.len() == 1 && notices[0].contains("tasks in progress are based on them"), "{notices:?}");
+        assert!(notices.len() == 1 && notices[0].contains("are based on them: #3. `brigade why 3`"), "{notices:?}");
         assert_eq!(repo.git(&["diff", "main", "brigade/crew"]), "");
         let worktree = repo.provision(3).await;
         repo.commit(&worktree).await;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::command::RepoPath;
 use super::lost_merges::LostMerges;
+use super::commits::list_names;
 use super::opening::find_checkout;
 use super::team_branch::{PersonCommit, TeamBranch};
 use super::{DriverOptions, GitRepository, files};
@@ -58,7 +59,7 @@ impl GitRepository {
 
 impl TeamBranch {
     /// Moves the team branch from `onto` to the person's commit `theirs`, which has all of its work in another form. The commits up to
-    /// `onto` are set aside. If tasks in progress are based on them, they stay in the history of the branch instead.
+    /// `onto` are set aside. If tasks that are not completed are based on them, they stay in the history of the branch instead.
     pub(super) fn follow_taken(
         &self,
         onto: &str,
@@ -68,11 +69,15 @@ impl TeamBranch {
     ) -> Result<Vec<Notice>, RepositoryError> {
         let target = &self.name;
         let taken = format!("{name} has the work of {target} in another form");
-        let (new, text) = if self.has_tasks_in_progress(theirs, completed)? {
+        let open_tasks = self.open_tasks(theirs, completed)?;
+        let (new, text) = if let Some(first) = open_tasks.first() {
             let content = self.main.joined_with(theirs, onto)?;
             let commit = PersonCommit { commit: theirs, content: &content, name, is_in_team_worktree: false };
             let new = self.create_merge_of_person(onto, &commit)?;
-            (new, format!("{taken}. Its commits stay on {target}, because tasks in progress are based on them"))
+            let tasks = list_names(open_tasks.iter().map(TaskId::to_string));
+            let reason = format!("tasks that are not completed are based on them: {tasks}");
+            let next = format!("`brigade why {}` shows the status and the next step", first.0);
+            (new, format!("{taken}. Its commits stay on {target}, because {reason}. {next}"))
         } else {
             let kept = self.keep_taken(onto, theirs)?;
             let at = short_commit(theirs);
@@ -132,8 +137,8 @@ impl TeamBranch {
         Ok(!refs.out.is_empty())
     }
 
-    /// Returns true if a task that is not completed has a branch, or a merge that the board does not record yet, which `theirs` lacks.
-    fn has_tasks_in_progress(&self, theirs: &str, completed: &[TaskId]) -> Result<bool, RepositoryError> {
+    /// The tasks that are not completed and have a branch, or a merge that the board does not record yet, which `theirs` lacks.
+    fn open_tasks(&self, theirs: &str, completed: &[TaskId]) -> Result<BTreeSet<TaskId>, RepositoryError> {
         let merged = format!("refs/brigade/{}/merged/", self.team);
         let branches = format!("refs/heads/{TASK_BRANCHES}/{}/", self.team);
         let lacking = format!("--no-merged={theirs}");
@@ -143,7 +148,7 @@ impl TeamBranch {
             // The branch of a failed attempt is not that of a task.
             None => WorktreeName::of_branch(&BranchName::of_ref(name)?).map(|name| name.task),
         };
-        Ok(output.lines().filter_map(task_of).any(|task| !completed.contains(&task)))
+        Ok(output.lines().filter_map(task_of).filter(|task| !completed.contains(task)).collect())
     }
 }
 
