@@ -336,3 +336,61 @@ async fn person_records_merges_of_deleted_branch() {
     assert!(kept_refs(&repo).starts_with(&recorded[0].commit));
     assert_eq!(lost().await, None);
 }
+
+/// A team that never ran has nothing to set aside, and one without its branch only what the board records.
+#[tokio::test]
+async fn work_of_missing_branch_is_not_taken() {
+    let repo = TestRepository::new().await;
+    let refused = record_taken(&repo).unwrap_err();
+    assert!(
+        refused.contains("cannot set aside brigade/crew: there is no such branch. hint: `brigade run`"),
+        "{refused}"
+    );
+    let gone = [RecordedMerge { task: TaskId(3), commit: "3".repeat(40) }];
+    let record = || GitRepository::record_taken(repo.path(), "crew", &[], &gone, DriverOptions::default());
+    let texts = notice_texts(record().unwrap());
+    assert!(texts.len() == 1 && texts[0].contains("do not exist any more, count as taken over"), "{texts:?}");
+    assert!(record().unwrap_err().to_string().contains("there is no such branch"));
+}
+
+#[tokio::test]
+async fn long_list_of_taken_commits_is_kept() {
+    let repo = merged(&TASKS).await;
+    let gone = [RecordedMerge { task: TaskId(3), commit: "3".repeat(40) }];
+    let list = repo.path().join(".git/brigade-taken-crew");
+    let listed: String = (0..10_000).map(|number| format!("{number:040}\n")).collect();
+    fs::write(&list, format!("{listed}{}\n", gone[0].commit)).unwrap();
+    assert_eq!(repo.repository.lost_merges(gone.to_vec()).await.unwrap(), None);
+    squash(&repo);
+    let old = repo.team_tip();
+    repo.launch().await;
+    let text = fs::read_to_string(&list).unwrap();
+    assert!(text.starts_with(&old) && text.contains(&listed) && text.contains(&gone[0].commit));
+    // A list that cannot be read is not an empty one.
+    fs::remove_file(&list).unwrap();
+    fs::create_dir(&list).unwrap();
+    let error = repo.repository.lost_merges(gone.to_vec()).await.unwrap_err().to_string();
+    assert!(error.contains("cannot read") && error.contains("brigade-taken-crew ELSEWHERE`"), "{error}");
+}
+
+/// The merges are on the rebased branch in another form.
+#[tokio::test]
+async fn merges_on_rebased_team_branch_are_not_lost() {
+    let repo = merged(&TASKS).await;
+    let recorded = [RecordedMerge { task: TaskId(2), commit: repo.team_tip() }];
+    fs::write(repo.path().join("own.txt"), "own\n").unwrap();
+    repo.commit_as_person();
+    repo.git(&["switch", "-q", "brigade/crew"]);
+    repo.git(&["rebase", "-q", "main"]);
+    repo.git(&["switch", "-q", "main"]);
+    assert_ne!(repo.team_tip(), recorded[0].commit);
+    let status = || GitRepository::team_branch_status(repo.path(), "crew", None, &recorded).unwrap().problems;
+    let reasons: Vec<String> = status().into_iter().map(|problem| problem.reason).collect();
+    assert!(!reasons.iter().any(|reason| reason.starts_with("merges")), "{reasons:?}");
+    assert_eq!(repo.repository.lost_merges(recorded.to_vec()).await.unwrap(), None);
+    // Without the second task, its merge is lost.
+    repo.git(&["update-ref", "refs/heads/brigade/crew", "brigade/crew~1"]);
+    fs::remove_file(repo.path().join(".git/brigade-taken-crew")).unwrap();
+    repo.git(&["update-ref", "-d", kept_refs(&repo).split(' ').nth(1).unwrap()]);
+    assert!(repo.repository.lost_merges(recorded.to_vec()).await.unwrap().is_some());
+}

@@ -52,7 +52,7 @@ pub(super) fn find_lost_merges(
     if lost.is_empty() && gone.is_empty() {
         return Ok(LostMerges::default());
     }
-    let listed = listed_as_taken(main, team);
+    let listed = listed_as_taken(main, team)?;
     lost.retain(|merge| !listed.contains(&merge.commit));
     gone.retain(|merge| !listed.contains(&merge.commit));
     let taken = main.taken_of_lost(&lost, tip.as_deref())?;

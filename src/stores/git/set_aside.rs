@@ -3,12 +3,13 @@
 //! A ref keeps the commits, and a file lists them. Then the team branch moves to the person's commit. After a kill between two steps, the
 //! next launch repeats them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::command::RepoPath;
-use super::lost_merges::LostMerges;
 use super::commits::list_names;
+use super::lost_merges::LostMerges;
 use super::opening::find_checkout;
 use super::team_branch::{PersonCommit, TeamBranch};
 use super::{DriverOptions, GitRepository, files};
@@ -17,10 +18,13 @@ use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{TASK_BRANCHES, WorktreeName};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Durability, RepositoryError};
 
 /// The most commits that the file lists, the newest ones.
 const LISTED_MAX: usize = 100_000;
+/// The size of the longest line of the file, in bytes: an id of SHA-256.
+const LINE_BYTES_MAX: u64 = 65;
 
 /// The start of the names of the refs that keep what was set aside.
 pub(super) fn taken_refs(team: &str) -> String {
@@ -107,6 +111,10 @@ impl TeamBranch {
     pub(super) fn record_lost_as_taken(&self, lost: &LostMerges) -> Result<Vec<Notice>, RepositoryError> {
         self.list_as_taken(&lost.gone.iter().map(String::as_str).collect::<Vec<_>>())?;
         let mut notices = Vec::new();
+        if !lost.gone.is_empty() {
+            let text = format!("merges of {}, whose commits do not exist any more, count as taken over", self.name);
+            notices.push(Notice::Info(text));
+        }
         for tip in lost.tips.iter().chain(&lost.taken) {
             let kept = self.keep_taken(tip, "HEAD")?;
             notices.push(Notice::Info(format!(
@@ -120,7 +128,7 @@ impl TeamBranch {
     /// Adds commits to the list of those that the person took over in another form.
     pub(super) fn list_as_taken(&self, commits: &[&str]) -> Result<(), RepositoryError> {
         let list = taken_list(&self.main, &self.team);
-        let listed = files::text(&list).unwrap_or_default();
+        let listed = read_list(&list)?;
         let known: HashSet<&str> = listed.lines().collect();
         let new = commits.iter().copied().filter(|commit| !known.contains(commit));
         let lines: Vec<&str> = new.chain(listed.lines()).take(LISTED_MAX).collect();
@@ -158,6 +166,22 @@ fn taken_list(main: &RepoPath, team: &str) -> PathBuf {
 }
 
 /// The commits of a team that the person took over in another form.
-pub(super) fn listed_as_taken(main: &RepoPath, team: &str) -> HashSet<String> {
-    files::text(&taken_list(main, team)).unwrap_or_default().lines().map(str::to_owned).collect()
+///
+/// # Errors
+/// Their list cannot be read.
+pub(super) fn listed_as_taken(main: &RepoPath, team: &str) -> Result<HashSet<String>, RepositoryError> {
+    Ok(read_list(&taken_list(main, team))?.lines().map(str::to_owned).collect())
+}
+
+/// The text of a list, which is empty without the file. One that cannot be read is an error: the next write would lose its commits.
+fn read_list(list: &Path) -> Result<String, RepositoryError> {
+    match reading::read(list, AllowedKinds::FilesHere, LINE_BYTES_MAX * LISTED_MAX as u64) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => {
+            let list = list.display();
+            let reason = format!("cannot read {list}, which lists the commits that you took over: {error}");
+            Err(RepositoryError::unusable_until(reason, format!("correct that, or `mv {list} ELSEWHERE`")))
+        }
+    }
 }
