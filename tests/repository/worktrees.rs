@@ -1,6 +1,7 @@
 //! Worktrees: created, reused, edited by others.
 
 use std::fs;
+use std::process::Command;
 
 use brigade::ports::{Repository, RepositoryError, WorktreeOutcome};
 
@@ -327,6 +328,25 @@ async fn only_merged_and_clean_worktree_is_removed() {
     assert_eq!(repo.clean_up(&worktree).await, None);
     assert!(!worktree.root.exists());
     assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
+}
+
+/// Git leaves out the files of a folder that it cannot read, here because of a path that is too long.
+#[tokio::test]
+async fn worktree_with_unreadable_folder_stays() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
+    assert_eq!(repo.merge(&worktree).await, None);
+    let script = "for n in $(seq 25); do mkdir $1 && cd -P $1 || exit; done; echo hours > work";
+    let mut nest = Command::new("sh");
+    nest.args(["-c", script, "sh", &"d".repeat(200)]).current_dir(&worktree.root);
+    assert!(nest.status().unwrap().success());
+    for ignored in ["", "d*\n"] {
+        fs::write(worktree.root.join(".git/info/exclude"), ignored).unwrap();
+        let kept = repo.repository.clean_up(&worktree).await;
+        let reason = kept.map_or_else(|error| error.to_string(), Option::unwrap_or_default);
+        assert!(reason.contains("could not open directory"), "{ignored:?}: {reason}");
+        assert!(worktree.root.exists());
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use super::branch::{BranchStatus, is_commit, is_recorded, record_branch};
 use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::fetching::UnfetchedRef;
 use super::index_flags::clear_skip_worktree;
-use super::queries::identity;
+use super::queries::{identity, unread_folder};
 use super::signing::is_signed;
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
 use crate::domain::units::join_up_to;
@@ -195,7 +195,7 @@ pub(super) struct UncommittedChanges {
     is_dirty: bool,
     /// Files with conflicts.
     unmerged: Vec<PathBuf>,
-    /// The reason why a file cannot be committed: it is a pipe, a socket or a device, or is not readable.
+    /// The reason why a file cannot be committed: it is a pipe, a socket or a device, or it or its folder is not readable.
     pub unreadable: Option<String>,
     /// The checked out commit.
     head: Option<String>,
@@ -218,6 +218,7 @@ impl UncommittedChanges {
         let of = |entry: &&[u8]| path(entry);
         let unmerged = entries.iter().filter(|entry| entry.starts_with(b"u ")).filter_map(of).collect();
         let unreadable = entries.iter().filter_map(of).find_map(|path| unreadable(&at.work_tree, &path));
+        let unreadable = unreadable.or_else(|| unread_folder(&output));
         Ok(Self { is_dirty: !entries.is_empty(), unmerged, unreadable, head })
     }
 }

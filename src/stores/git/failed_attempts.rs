@@ -151,6 +151,11 @@ impl RepositoryInner {
         if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
             return Ok(SetAside::Impossible(reason));
         }
+        let ignored = match at.changes(&[WITH_IGNORED]) {
+            Ok(status) => split_ignored(&status).0,
+            Err(error) if error.is_general() => return Err(error),
+            Err(error) => return Ok(SetAside::Impossible(error.to_string())),
+        };
         let saved = digest(at)?;
         let kept = match self.commit_everything(at, worktree, tips, failure, &repositories)? {
             Ok(kept) => kept,
@@ -163,7 +168,6 @@ impl RepositoryInner {
             Ok(branch) => branch,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
-        let (ignored, _) = split_ignored(&at.changes(&[WITH_IGNORED])?);
         let work = self.task_files(at, ignored)?;
         if work.is_empty() {
             self.main.remove_place(&at.work_tree)?;

@@ -8,8 +8,11 @@ use super::command::{GitOutput, RepoPath, failure, pathspec};
 use super::files;
 use crate::domain::branch_name::BranchName;
 use crate::domain::dropped_lines::{LineChanges, missing_lines};
+use crate::domain::output::shortened;
 use crate::ports::RepositoryError;
 
+/// The most characters of a warning, which can name a very long path.
+const WARNING_CHARS_MAX: usize = 300;
 /// Entries of a checkout's git folder that exist during an unfinished operation, and the name of that operation.
 const UNFINISHED_OPERATIONS: [(&str, &str); 6] = [
     ("rebase-merge", "rebase"),
@@ -128,9 +131,16 @@ impl RepoPath {
     }
 
     /// The uncommitted changes, one field each: two letters, a space and the path. Ignored files and nested repositories do not count.
+    ///
+    /// # Errors
+    /// Git fails, or cannot read a folder: it would leave its files out.
     pub(super) fn changes(&self, options: &[&str]) -> Result<GitOutput, RepositoryError> {
         let start = ["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"];
-        self.git(start.iter().chain(options)).ok()
+        let output = self.git(start.iter().chain(options)).ok()?;
+        match unread_folder(&output) {
+            Some(reason) => Err(failure("list the changes".to_owned(), &reason)),
+            None => Ok(output),
+        }
     }
 
     /// The checked out branch.
@@ -210,4 +220,11 @@ pub(super) fn identity([name, email]: [String; 2]) -> [(&'static str, String); 4
         ("GIT_COMMITTER_NAME", name),
         ("GIT_COMMITTER_EMAIL", email),
     ]
+}
+
+/// The warning of a `git status` that could not read a folder, shortened.
+pub(super) fn unread_folder(status: &GitOutput) -> Option<String> {
+    let mut warnings = status.err.lines().filter_map(|line| line.strip_prefix("warning: "));
+    let warning = warnings.find(|warning| warning.starts_with("could not open directory "))?;
+    Some(shortened(warning, WARNING_CHARS_MAX))
 }
