@@ -1,9 +1,8 @@
 //! Finds the work of a team branch that the person's branch has in another form: after a squash, a rebase or cherry-picks, or by hand.
 //!
-//! Two rules find it. Later commits of the person do not matter for either.
-//!
-//! - *Equal content:* a merge into some commit of the person changes nothing there. A squash has such a commit, and so has a rebase.
-//! - *Equal patches:* the person's branch has the patch of each commit, and the merges of the team branch add nothing of their own.
+//! One rule finds it: a merge of the team's commit into some commit of the person changes nothing there. A squash has such a commit, and so
+//! has a rebase. Later commits of the person do not matter. Equal patches are no such rule: they ignore line numbers and white space, so
+//! the same line in another block would count as the work.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -48,18 +47,10 @@ impl RepoPath {
             return Ok(Some(tip.to_owned()));
         }
         let commits = self.team_commits(tip, head)?;
-        let chain: Vec<&str> = first_parents(&commits, tip)
-            .into_iter()
-            .filter(|commit| commit.tree != base_tree)
-            .map(|commit| commit.id.as_str())
-            .collect();
-        let without_equal = self.commits_without_equal(&commits, tip, head)?;
-        let by_patches = chain.iter().position(|commit| !without_equal.contains(commit));
-        // Only commits above the one that the patches show are better. The first was tried.
-        let better = chain.get(1..by_patches.unwrap_or(chain.len())).unwrap_or_default();
-        let by_content = self.first_contained(better, &holders)?;
-        let found = by_content.or_else(|| by_patches.map(|position| chain[position]));
-        Ok(found.map(str::to_owned))
+        // The first was tried.
+        let earlier = first_parents(&commits, tip).into_iter().skip(1).filter(|commit| commit.tree != base_tree);
+        let earlier: Vec<&str> = earlier.map(|commit| commit.id.as_str()).collect();
+        Ok(self.first_contained(&earlier, &holders)?.map(str::to_owned))
     }
 
     /// A commit with the content of `head`, which also descends from `taken`: a merge with it takes only what comes after `taken`.
@@ -128,39 +119,6 @@ impl RepoPath {
             .zip(trees)
             .find(|((_, holder), tree)| tree.as_ref().is_some_and(|tree| own.get(*holder) == Some(tree)));
         Ok(contained.map(|((commit, _), _)| commit))
-    }
-
-    /// The ids of the commits that have, or descend from a commit that has, something of their own which `head` has in no form.
-    fn commits_without_equal<'a>(
-        &self,
-        commits: &'a [TeamCommit],
-        tip: &str,
-        head: &str,
-    ) -> Result<HashSet<&'a str>, RepositoryError> {
-        let (merges, plain): (Vec<&TeamCommit>, Vec<&TeamCommit>) =
-            commits.iter().partition(|commit| commit.parents.len() > 1);
-        let range = format!("{head}...{tip}");
-        let lacking = self.git(["rev-list", "--cherry-pick", "--right-only", "--no-merges", &range, "--"]).ok()?.line();
-        let lacking: HashSet<&str> = lacking.lines().collect();
-        let mut without: HashSet<&str> =
-            plain.iter().map(|commit| commit.id.as_str()).filter(|id| lacking.contains(id)).collect();
-        let plain_merges: Vec<&TeamCommit> =
-            merges.iter().copied().filter(|commit| commit.parents.len() == 2).take(MERGES_MAX).collect();
-        let parents = plain_merges.iter().map(|commit| [commit.parents[0].as_str(), &commit.parents[1]]);
-        let trees = self.merged_trees(parents)?;
-        let adding_nothing: HashSet<&str> = plain_merges
-            .into_iter()
-            .zip(trees)
-            .filter(|(commit, tree)| tree.as_ref() == Some(&commit.tree))
-            .map(|(commit, _)| commit.id.as_str())
-            .collect();
-        without.extend(merges.iter().map(|commit| commit.id.as_str()).filter(|id| !adding_nothing.contains(id)));
-        for commit in commits.iter().rev() {
-            if commit.parents.iter().any(|parent| without.contains(parent.as_str())) {
-                without.insert(&commit.id);
-            }
-        }
-        Ok(without)
     }
 
     /// The trees of merges of these pairs; `None` for a conflict. Git 2.38 cannot try many merges at once, and gives none.
