@@ -932,7 +932,10 @@ fn quarantined_task_file_is_named_with_restore_hint() {
         let output = workspace.output(line);
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
     };
-    for line in ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"] {
+    let changes =
+        ["rm 1", "retry 1", "update 1 --subject b", "claim 1 --as ann"].map(|change| format!("brigade tasks {change}"));
+    let shown = ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"].map(str::to_owned);
+    for line in shown.iter().chain(&changes) {
         let text = text(&format!("COLUMNS=400 {line}"));
         let place = "set aside as .tasks/.spoiled/task_1.json.2: not a JSON object: expected `:` at line 4 column 12, in `status`";
         assert!(text.contains(place), "{line}: {text}");

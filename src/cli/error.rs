@@ -12,12 +12,13 @@ use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::embed::EmbedError;
-use crate::ports::{RepositoryError, StoreError};
+use crate::ports::{MissingTask, RepositoryError, StoreError};
 use crate::stores::file::links::SymbolicLinkError;
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::one_line;
+use crate::ui::why::restore_hint;
 
 /// An error for a person or for a program that reads JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +156,7 @@ impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         let hint = match &error {
             StoreError::NotClaimable { id, .. } => Some(format!("`brigade why {}`", id.0)),
+            StoreError::NoTask(MissingTask { id, quarantined: Some(task) }) => Some(restore_hint(*id, &task.place)),
             StoreError::NoTask(_) => Some("`brigade tasks`".to_owned()),
             StoreError::InvalidTask { id, .. } => {
                 Some(format!("repair .tasks/{} by hand, or remove it", id.file_name()))

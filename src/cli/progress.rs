@@ -42,7 +42,7 @@ impl Progress {
         let is_warning = matches!(
             kind,
             EventKind::Warning { .. }
-                | EventKind::InvalidTaskFileFound { .. }
+                | EventKind::InvalidTaskFileFound(_)
                 | EventKind::BudgetLow { .. }
                 | EventKind::BudgetSpent { .. }
         );

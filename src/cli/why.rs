@@ -62,7 +62,7 @@ impl Why {
             && !view.is_invalid(self.id)
             && !task_context.quarantined_tasks.contains_key(&self.id)
         {
-            return Err(StoreError::NoTask(self.id).into());
+            return Err(StoreError::NoTask(self.id.into()).into());
         }
         let mut reasons = explain(self.id, &task_context);
         for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {

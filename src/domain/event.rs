@@ -247,10 +247,7 @@ pub enum EventKind {
     },
     /// A file on the board is not a valid task. It goes to the quarantine if it stays as it is.
     #[serde(rename = "task_spoiled")]
-    InvalidTaskFileFound {
-        file: String,
-        reason: String,
-    },
+    InvalidTaskFileFound(InvalidFileSnapshot),
     TeammateSpawned {
         teammate: String,
         role: String,
@@ -426,6 +423,9 @@ pub struct InvalidFileSnapshot {
     pub file: String,
     /// The reason.
     pub reason: String,
+    /// Its place in the quarantine, if it was there when it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 /// A team during its run.

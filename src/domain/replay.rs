@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn row_events_restore_the_state() {
         let started = EventKind::TeamStarted { team: "crew".into(), members: vec!["alice".into(), "bob".into()] };
-        let invalid = InvalidFileSnapshot { file: "task_9.json".into(), reason: "torn".into() };
+        let invalid = InvalidFileSnapshot { file: "task_9.json".into(), reason: "torn".into(), place: None };
         let mut kinds = vec![started];
         kinds.extend(whole_board_events(rows(120), vec![invalid]));
         kinds.push(EventKind::TaskDeleted { task: TaskId(7), by: "human".into() });

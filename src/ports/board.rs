@@ -1,6 +1,7 @@
 //! The task board.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use async_trait::async_trait;
 use super::StoreResult;
 use crate::domain::claim_queue::{Candidate, TaskScope};
 use crate::domain::dependencies::TaskLookup;
+use crate::domain::output::one_line;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::{Actor, Change};
@@ -102,6 +104,36 @@ pub struct QuarantinedTask {
     pub place: String,
     /// The reason why it is invalid. `None` if it is valid now, or cannot be read.
     pub reason: Option<String>,
+}
+
+/// The end of a sentence about its entry.
+impl fmt::Display for QuarantinedTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "was invalid and was set aside as {}", one_line(&self.place))?;
+        self.reason.iter().try_for_each(|reason| write!(f, ": {}", one_line(reason)))
+    }
+}
+
+/// A task that is not on the board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingTask {
+    /// Its id.
+    pub id: TaskId,
+    /// Its invalid entry, if that was moved to quarantine.
+    pub quarantined: Option<QuarantinedTask>,
+}
+
+impl From<TaskId> for MissingTask {
+    fn from(id: TaskId) -> Self {
+        Self { id, quarantined: None }
+    }
+}
+
+impl fmt::Display for MissingTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no task {} on the board", self.id)?;
+        self.quarantined.iter().try_for_each(|task| write!(f, ": its file {task}"))
+    }
 }
 
 /// The task board.

@@ -30,7 +30,7 @@ mod webhook;
 mod workers;
 
 pub use accounts::AccountStore;
-pub use board::{Board, BoardView, Claimant, InvalidEntry, QuarantinedTask, ReclaimRequest, Reclaimed};
+pub use board::{Board, BoardView, Claimant, InvalidEntry, MissingTask, QuarantinedTask, ReclaimRequest, Reclaimed};
 pub use changes::StoreChange;
 pub use clock::Clock;
 pub use durability::Durability;

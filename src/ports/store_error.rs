@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::LeadHolder;
+use super::{LeadHolder, MissingTask};
 use crate::domain::approval::RequestError;
 use crate::domain::claim_queue::ClaimObstacle;
 use crate::domain::system_error;
@@ -31,8 +31,8 @@ pub enum StoreError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The task does not exist.
-    #[error("there is no task {0} on the board")]
-    NoTask(TaskId),
+    #[error("{0}")]
+    NoTask(MissingTask),
     /// The task was written by another program and is not valid. It is left unchanged.
     #[error("task {id} is invalid: {reason}")]
     InvalidTask {

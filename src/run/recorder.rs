@@ -17,7 +17,7 @@ use crate::domain::replay::{
 use crate::domain::snapshot::MemberSnapshot;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::task_diff::{TaskChanges, TaskDiffer};
-use crate::ports::{BoardView, Clock, Stores};
+use crate::ports::{BoardView, Clock, QuarantinedTask, Stores};
 
 /// The number of events by which a front end can be late before it misses some. The log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
@@ -75,6 +75,8 @@ struct InvalidFiles {
     revision: Option<u64>,
     /// The tasks whose file is invalid.
     tasks: BTreeMap<TaskId, String>,
+    /// The files in the quarantine; those of valid tasks too.
+    quarantined: BTreeMap<TaskId, QuarantinedTask>,
     /// The files that were reported.
     reported: Vec<InvalidFileSnapshot>,
 }
@@ -82,14 +84,20 @@ struct InvalidFiles {
 impl InvalidFiles {
     /// Returns the invalid files, also those that were moved to quarantine before they were read here.
     fn snapshots(&self, view: &BoardView) -> Vec<InvalidFileSnapshot> {
-        let in_place = view
-            .invalid
-            .iter()
-            .map(|entry| InvalidFileSnapshot { file: entry.name.clone(), reason: entry.reason.clone() });
-        let quarantined = self.tasks.keys().filter(|id| !view.is_invalid(**id)).map(|id| {
+        let in_place = view.invalid.iter().map(|entry| InvalidFileSnapshot {
+            file: entry.name.clone(),
+            reason: entry.reason.clone(),
+            place: None,
+        });
+        let quarantined = self.tasks.iter().filter(|(id, _)| !view.is_invalid(**id)).map(|(id, place)| {
             let file = id.file_name();
             let reported = self.reported.iter().find(|reported| reported.file == file).cloned();
-            reported.unwrap_or_else(|| InvalidFileSnapshot { file, reason: "its content is invalid".to_owned() })
+            let reason = self.quarantined.get(id).and_then(|task| task.reason.clone());
+            reported.unwrap_or_else(|| InvalidFileSnapshot {
+                file,
+                reason: reason.unwrap_or_else(|| "its content was invalid".to_owned()),
+                place: Some(place.clone()),
+            })
         });
         in_place.chain(quarantined).collect()
     }
@@ -158,6 +166,9 @@ impl Recorder {
         let Ok(view) = self.stores.board.view().await else { return };
         if self.invalid.revision != Some(view.revision) {
             let Ok(tasks) = self.stores.board.invalid_tasks(&view).await else { return };
+            if !tasks.is_empty() {
+                self.invalid.quarantined = self.stores.board.quarantined_tasks().await.unwrap_or_default();
+            }
             self.invalid.tasks = tasks;
             self.invalid.revision = Some(view.revision);
         }
@@ -176,8 +187,9 @@ impl Recorder {
         }
         let before = std::mem::replace(&mut self.invalid.reported, invalid_files);
         let is_new = |invalid: &&InvalidFileSnapshot| !before.iter().any(|known| known.file == invalid.file);
-        let new: Vec<EventKind> = self.invalid.reported.iter().filter(is_new).map(invalid_file_event).collect();
-        self.record(new);
+        let new = self.invalid.reported.iter().filter(is_new).cloned();
+        let events: Vec<EventKind> = new.map(EventKind::InvalidTaskFileFound).collect();
+        self.record(events);
         let invalid_files = Some(self.invalid.reported.iter().take(INVALID_FILES_MAX).cloned().collect());
         let list = EventKind::Board { tasks: Vec::new(), invalid_files, is_full_board: false, tasks_to_follow: 0 };
         self.record([list]);
@@ -229,8 +241,4 @@ impl Recorder {
             }
         }
     }
-}
-
-fn invalid_file_event(invalid: &InvalidFileSnapshot) -> EventKind {
-    EventKind::InvalidTaskFileFound { file: invalid.file.clone(), reason: invalid.reason.clone() }
 }

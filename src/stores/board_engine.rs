@@ -157,7 +157,7 @@ fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: 
         }
     }
     for &dependent in &edit.add_blocks {
-        let other = board.task(dependent).ok_or(StoreError::NoTask(dependent))?;
+        let other = board.task(dependent).ok_or(StoreError::NoTask(dependent.into()))?;
         transition::permit(other, Action::Edit, by)?;
     }
     let mut next = transition::change(task, &Change::Edit(edit.clone()), by, now)?;

@@ -13,7 +13,7 @@ use anstyle::Style;
 
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
 use super::text::{self, ago, count, duration, first_line, join_up_to, one_line};
-use crate::domain::event::{ClaimSnapshot, Event, EventKind};
+use crate::domain::event::{ClaimSnapshot, Event, EventKind, InvalidFileSnapshot};
 use crate::domain::evidence::Caveat;
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::state::Mode;
@@ -288,7 +288,7 @@ impl Timeline {
                 line(actor(by), format!("sets {} to {status}", self.task_label(*task)), DIM)
             }
             EventKind::TaskDeleted { task, by } => line(actor(by), format!("deletes {}", self.task_label(*task)), DIM),
-            EventKind::InvalidTaskFileFound { file, reason } => invalid_task_file(file, reason),
+            EventKind::InvalidTaskFileFound(invalid) => invalid_task_file(invalid),
             EventKind::TeammateSpawned { teammate, .. } if self.known_members.contains(teammate) => return None,
             EventKind::TeammateSpawned { teammate, role } => line(teammate, format!("joins as {role}"), PLAIN),
             EventKind::TeammateRespawned { teammate, reason, respawns } => {
@@ -417,8 +417,12 @@ fn budget_spent<'a>(member: Option<&'a str>, limit: &str, spent: &str) -> Entry<
     line(member.unwrap_or(TEAM), format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)
 }
 
-fn invalid_task_file(file: &str, reason: &str) -> Entry<'static> {
-    line(TEAM, format!("{file} is not a valid task: {reason}; if it stays so, it moves to .tasks/.spoiled/"), WARN)
+fn invalid_task_file(InvalidFileSnapshot { file, reason, place }: &InvalidFileSnapshot) -> Entry<'static> {
+    let text = match place {
+        Some(place) => format!("{place} is not a valid task: {reason}"),
+        None => format!("{file} is not a valid task: {reason}; if it stays so, it moves to .tasks/.spoiled/"),
+    };
+    line(TEAM, text, WARN)
 }
 
 /// Returns the entry of a failed task. An attempt that was released is no failure. `failures` is 0 if their number is unknown.

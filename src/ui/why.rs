@@ -95,8 +95,7 @@ fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
 
 /// Returns the end of a sentence about the file of a quarantined task.
 pub fn set_aside(task: &QuarantinedTask) -> String {
-    let reason = task.reason.as_ref().map(|reason| format!(": {}", one_line(reason))).unwrap_or_default();
-    format!("was invalid and was set aside as {}{reason}", one_line(&task.place))
+    one_line(&task.to_string())
 }
 
 /// Returns the hint for the file of task `id` that was set aside as `path`.

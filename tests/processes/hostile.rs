@@ -221,7 +221,7 @@ fn quarantined_task_fails_run_and_is_not_added_again() {
         let ended = workspace.run(&["run", "--plan", "plan.md"]);
         let text = format!("{run}: {}\n{}", ended.out, ended.err);
         assert_eq!(ended.code, Some(1), "{text}");
-        assert_eq!(text.matches("task_1.json is not a valid task").count(), 1, "{text}");
+        assert_eq!(text.matches(".tasks/.spoiled/task_1.json is not a valid task: ").count(), 1, "{text}");
         assert!(text.contains("Tasks with an invalid file: #1 (.tasks/.spoiled/task_1.json)"), "{text}");
         assert!(!workspace.join(".tasks/task_3.json").exists(), "{text}");
     }

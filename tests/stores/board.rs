@@ -12,7 +12,7 @@ use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, SUBJECT_CHARS_MAX, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
-use brigade::ports::{Board, Claimant, Clock, ReclaimRequest, StoreChange, StoreError, StoreResult};
+use brigade::ports::{Board, Claimant, Clock, MissingTask, ReclaimRequest, StoreChange, StoreError, StoreResult};
 use brigade::stores::board_engine::TASK_BYTES_MAX;
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::{BoardFiles, FileBoard};
@@ -200,7 +200,7 @@ async fn created_tasks_get_numbers_and_change_notice(mut fixture: BoardFixture) 
     assert_eq!(fixture.create(vec![task("three")]).await[0].id, TaskId(3));
     assert_eq!(fixture.board.view().await.unwrap().tasks.len(), 3);
     assert_eq!(fixture.board.get(TaskId(2)).await.unwrap(), made[1]);
-    assert!(matches!(fixture.board.get(TaskId(9)).await, Err(StoreError::NoTask(TaskId(9)))));
+    assert!(matches!(fixture.board.get(TaskId(9)).await, Err(StoreError::NoTask(MissingTask { id: TaskId(9), .. }))));
     assert_eq!(fixture.create(vec![]).await, vec![]);
 }
 
@@ -373,7 +373,7 @@ async fn claim_by_id_error_names_obstacle(fixture: BoardFixture) {
     fixture.complete(&again).await;
     assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Finished(TaskStatus::Completed)));
     let missing = fixture.board.claim(TaskId(9), &claimant("bob", &[])).await;
-    assert!(matches!(missing, Err(StoreError::NoTask(TaskId(9)))));
+    assert!(matches!(missing, Err(StoreError::NoTask(MissingTask { id: TaskId(9), .. }))));
 }
 
 fn after_new(subject: &str, index: usize) -> NewTask {

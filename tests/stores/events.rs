@@ -211,6 +211,7 @@ async fn quarantined_task_is_recorded_as_invalid_once() {
     let (sink, ..) = recorder::start(stores.clone(), clock(), stores.board.view().await.unwrap());
     fs::create_dir_all(folder.path().join(".tasks/.spoiled")).unwrap();
     fs::rename(folder.path().join(".tasks/task_1.json"), folder.path().join(".tasks/.spoiled/task_1.json")).unwrap();
+    fs::write(folder.path().join(".tasks/.spoiled/task_1.json"), "{\n  \"status\" 5\n}").unwrap();
     let mut view = stores.board.view().await.unwrap();
     while view.tasks.len() > 1 {
         view = stores.board.view().await.unwrap();
@@ -222,6 +223,16 @@ async fn quarantined_task_is_recorded_as_invalid_once() {
     }
     let events = stores.events.reader(Runs::All).read_new().await.unwrap();
     let count = |is_wanted: fn(&EventKind) -> bool| events.iter().filter(|event| is_wanted(&event.kind)).count();
-    assert_eq!(count(|kind| matches!(kind, EventKind::InvalidTaskFileFound { file, .. } if file == "task_1.json")), 1);
+    assert_eq!(
+        count(|kind| matches!(kind, EventKind::InvalidTaskFileFound(invalid) if invalid.file == "task_1.json")),
+        1
+    );
     assert_eq!(count(|kind| matches!(kind, EventKind::TaskDeleted { .. })), 0);
+    let found = events.iter().find_map(|event| match &event.kind {
+        EventKind::InvalidTaskFileFound(invalid) => Some((invalid.reason.as_str(), invalid.place.as_deref())),
+        _ => None,
+    });
+    let (reason, place) = found.unwrap();
+    assert_eq!(place, Some(".tasks/.spoiled/task_1.json"));
+    assert!(reason.contains("at line 2 column 12, in `status`"), "{reason}");
 }

@@ -5,16 +5,14 @@ use serde_json::value::RawValue;
 use super::change::tasks_answer;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
-use crate::cli::error::{CliError, CliResult};
+use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
 use crate::cli::task_context;
 use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
-use crate::ports::{Board, StoreError};
 use crate::service::approvals::current_approvals;
 use crate::stores::workspace::OpenMode;
 use crate::ui::tasks;
-use crate::ui::why::{restore_hint, set_aside};
 
 /// Show all details of tasks
 #[derive(Debug, clap::Args)]
@@ -35,10 +33,7 @@ impl Show {
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
             // One by one, because this reports errors in a task that is not in the view.
-            shown.push(match board.get(*id).await {
-                Err(StoreError::NoTask(id)) => return Err(no_task(id, board.as_ref()).await?),
-                task => task?,
-            });
+            shown.push(board.get(*id).await?);
         }
         let view = board.view().await?;
         let workspace = context.location.workspace()?;
@@ -59,15 +54,6 @@ impl Show {
             shown.iter().map(card).collect::<Vec<_>>().join("\n")
         })
     }
-}
-
-/// The error for a task that does not exist, or whose invalid file was set aside.
-async fn no_task(id: TaskId, board: &dyn Board) -> CliResult<CliError> {
-    Ok(match board.quarantined_tasks().await?.get(&id) {
-        None => StoreError::NoTask(id).into(),
-        Some(task) => CliError::refused(format!("cannot show {id}: its file {}", set_aside(task)))
-            .hint(restore_hint(id, &task.place)),
-    })
 }
 
 /// Returns the task as one line of JSON: all fields of its file, and the fields that a file omits while they have their

@@ -75,7 +75,7 @@ impl BoardLookup for Tasks {
 
 impl Tasks {
     fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.task(id).cloned().ok_or(StoreError::NoTask(id))
+        self.task(id).cloned().ok_or(StoreError::NoTask(id.into()))
     }
 
     fn put(&mut self, mut task: Task) -> StoreResult<()> {

@@ -157,7 +157,7 @@ impl BoardState {
         match self.index.entry(id) {
             Some(IndexEntry::Task(task)) => Ok(Arc::clone(task)),
             Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTask { id, reason: reason.clone() }),
-            None => Err(StoreError::NoTask(id)),
+            None => Err(StoreError::NoTask(id.into())),
         }
     }
 

@@ -68,7 +68,7 @@ impl FileBoard {
         call: impl FnOnce(&BoardFiles) -> StoreResult<R> + Send + 'static,
     ) -> StoreResult<R> {
         let files = Arc::clone(&self.files);
-        blocking_concurrent(move || call(&files)).await
+        blocking_concurrent(move || files.explained(call(&files))).await
     }
 
     /// Runs `read`, and repeats it while another program is writing a file that it needs. The wait is bounded.
@@ -110,11 +110,11 @@ impl FileBoard {
         let files = Arc::clone(&self.files);
         if has_one_thread() {
             // The caller cannot be cancelled between the claim and its result.
-            return blocking(move || call(&files)).await;
+            return blocking(move || files.explained(call(&files))).await;
         }
         let (sender, receiver) = oneshot::channel();
         spawn_blocking(move || {
-            if let Err(Ok(result)) = sender.send(call(&files))
+            if let Err(Ok(result)) = sender.send(files.explained(call(&files)))
                 && let Some(task) = claimed(result)
             {
                 release_claim(&files, &task);

@@ -9,7 +9,7 @@ use std::io;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::json_document::Document;
 use crate::domain::task::{Task, TaskId};
-use crate::ports::{QuarantinedTask, StoreError, StoreResult};
+use crate::ports::{MissingTask, QuarantinedTask, StoreError, StoreResult};
 use crate::stores::board_engine::{self, DependentChanges, LinkChange};
 use crate::stores::file::atomic_write::sweep_temporaries;
 use crate::stores::file::sync::SyncRequest;
@@ -234,6 +234,16 @@ impl BoardFiles {
             (id, QuarantinedTask { place: format!("{BOARD_FOLDER}/{QUARANTINE_FOLDER}/{name}"), reason })
         };
         last.into_iter().map(quarantined).collect()
+    }
+
+    /// The outcome of a call. The error for a missing task names its file in the quarantine.
+    pub(super) fn explained<R>(&self, outcome: StoreResult<R>) -> StoreResult<R> {
+        outcome.map_err(|error| match error {
+            StoreError::NoTask(MissingTask { id, quarantined: None }) => {
+                StoreError::NoTask(MissingTask { id, quarantined: self.quarantined_files().remove(&id) })
+            }
+            error => error,
+        })
     }
 }
 
