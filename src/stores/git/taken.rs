@@ -11,7 +11,7 @@ use super::command::{RepoPath, path_of};
 use crate::ports::RepositoryError;
 
 /// The most commits of each side that are compared. Of the person's, these are the newest. If the team branch has more, only its last one
-/// is compared: whether an earlier one has an equal depends on all commits before it.
+/// is compared.
 const COMMITS_MAX: usize = 2_000;
 /// The most merges that are tried. One takes about a millisecond.
 const MERGES_MAX: usize = 500;
