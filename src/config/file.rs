@@ -342,7 +342,13 @@ fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, Invali
         ValueKind::Words => {
             let text = |word: &Spanned<DeValue<'_>>| word.get_ref().as_str().map(str::to_owned);
             let words = value.as_array().and_then(|list| list.iter().map(text).collect());
-            Ok(Value::Words(words.ok_or_else(|| format!("`{key}` must be a list of strings, such as [\"rust\"]"))?))
+            let example = match key {
+                "keep" => "reports/**",
+                "copy" => ".env",
+                _ => "rust",
+            };
+            let expected = || format!("`{key}` must be a list of strings, such as [\"{example}\"]");
+            Ok(Value::Words(words.ok_or_else(expected)?))
         }
         ValueKind::Texts | ValueKind::Json => match json(value) {
             Ok(serde_json::Value::Object(table)) => {

@@ -39,6 +39,15 @@ fn checked_keep(pattern: &str) -> Result<(), &'static str> {
     if NOT_COPIED.iter().any(|name| Path::new(pattern).starts_with(name)) {
         return Err("it is a file of git or of Brigade");
     }
+    if pattern.trim() != pattern {
+        return Err("it begins or ends with a space");
+    }
+    if pattern.starts_with('!') {
+        return Err("a pattern cannot exclude files: without `!`, it names files that are moved");
+    }
+    if pattern.contains('[') && !pattern.contains(']') {
+        return Err("its `[` has no `]`; only `*` and `**/` stand for other characters");
+    }
     Ok(())
 }
 

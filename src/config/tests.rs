@@ -381,6 +381,23 @@ fn settings_of_models_need_one() {
 }
 
 #[test]
+fn keep_pattern_that_cannot_match_is_refused() {
+    let errors = |keep: &str| {
+        let text = format!("[teams.a]\nisolation = \"worktree\"\nkeep = {keep}\n[[teams.a.members]]\nname = \"bob\"\n");
+        let folder = ConfigFolder::new(&text);
+        if folder.team(&TeamFlags::default()).is_ok() { String::new() } else { folder.errors() }
+    };
+    for (keep, reason) in [
+        ("[\" reports/**\"]", "it begins or ends with a space"),
+        ("[\"!x\"]", "a pattern cannot exclude files"),
+        ("[\"[abc\"]", "its `[` has no `]`"),
+    ] {
+        assert!(errors(keep).contains(reason), "{keep}: {}", errors(keep));
+    }
+    assert_eq!(errors("[\"app/[slug]/**\", \"a b\"]"), "");
+}
+
+#[test]
 fn setup_of_worktrees_needs_isolation() {
     let team = |text: &str| ConfigFolder::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
     let isolated = |text: &str| team(&format!("isolation = \"worktree\"\n{text}"));
