@@ -56,6 +56,7 @@ impl Why {
                 disk_shortage: context.location.low_disk_reason(team.as_ref()),
             },
             dropped: dropped_line_reasons(context, view.task(self.id)),
+            is_worktree_removed: is_worktree_removed(context, view.task(self.id))?,
             ..task_context::load(context, &view).await?
         };
         if !view.tasks.contains_key(&self.id)
@@ -122,4 +123,10 @@ fn text(id: TaskId, subject: &str, reasons: &[Reason], columns: usize) -> String
         }
     }
     out
+}
+
+/// Returns true if the folder of the task's worktree does not exist any more.
+fn is_worktree_removed(context: &Context, task: Option<&Task>) -> CliResult<bool> {
+    let Some(folder) = task.and_then(|task| task.worktree.as_deref()) else { return Ok(false) };
+    Ok(context.location.workspace()?.join(folder).symlink_metadata().is_err())
 }

@@ -19,12 +19,33 @@ pub struct IgnoredFiles {
     /// The entries of the worktree's top folder that have other files. The worktree is kept.
     #[serde(skip_serializing_if = "FileList::is_empty")]
     pub left: FileList,
+    /// Files that the setting `keep` names and that were not moved: at most [`NAMED_MAX`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_moved: Vec<NotMovedFile>,
+}
+
+/// A file that was not moved into the workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotMovedFile {
+    /// Its path in the worktree.
+    pub path: String,
+    /// The reason, for people.
+    pub reason: String,
 }
 
 impl IgnoredFiles {
     /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.moved.is_empty() && self.left.is_empty()
+    }
+
+    /// Returns a sentence without a full stop for each file that was not moved.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        // Others may have written the file with the list.
+        self.not_moved.iter().take(NAMED_MAX).map(|NotMovedFile { path, reason }| {
+            format!("cannot keep {}: {}", path.escape_debug(), reason.escape_debug())
+        })
     }
 }
 

@@ -52,14 +52,34 @@ pub fn matches_at_or_above(path: &str, pattern: &str) -> bool {
     above.chain([path.as_str()]).any(|path| matches(path, pattern))
 }
 
-/// Returns true if the text matches the pattern. Each step keeps the positions in the text that the pattern can reach.
+/// Returns true if the pattern is about this folder, a folder above it, or any path that could be below it.
+pub fn can_match_below(folder: &str, pattern: &str) -> bool {
+    let is_folder = pattern.ends_with('/');
+    let plain_pattern = plain(pattern) + if is_folder { "/" } else { "" };
+    let begin = plain(folder) + "/";
+    let mut can_match = false;
+    each_step(begin.as_bytes(), plain_pattern.as_bytes(), |reached, literal| {
+        let fits = |at: usize| reached[at] && literal.starts_with(&begin.as_bytes()[at..]);
+        can_match |= (0..=begin.len()).any(fits);
+    });
+    can_match || matches_at_or_above(folder, pattern)
+}
+
+/// Returns true if the text matches the pattern.
 fn is_match(text: &[u8], pattern: &[u8]) -> bool {
+    each_step(text, pattern, |_, _| ())[text.len()]
+}
+
+/// Follows the pattern through the text, and returns the positions in the text at which the pattern can end. Each step keeps the positions
+/// that the pattern reached so far; `visit` gets them and the literal text that is next.
+fn each_step(text: &[u8], pattern: &[u8], mut visit: impl FnMut(&[bool], &[u8])) -> Vec<bool> {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;
     let mut rest = pattern;
     while !rest.is_empty() {
         let after_folders = rest.strip_prefix(b"**/");
         let literal = &rest[..rest.iter().position(|byte| *byte == b'*').unwrap_or(rest.len())];
+        visit(&reached, literal);
         let mut next = vec![false; text.len() + 1];
         let mut has_start = false;
         for at in 0..=text.len() {
@@ -75,7 +95,8 @@ fn is_match(text: &[u8], pattern: &[u8]) -> bool {
         reached = next;
         rest = after_folders.unwrap_or_else(|| &rest[literal.len().max(1)..]);
     }
-    reached[text.len()]
+    visit(&reached, b"");
+    reached
 }
 
 #[cfg(test)]
@@ -128,6 +149,22 @@ mod tests {
             ("{a}?.md", "{a}?.md", true),
         ] {
             assert_eq!(matches_at_or_above(path, pattern), is_about, "{pattern} {path}");
+        }
+        for (pattern, folder, can_match) in [
+            ("dist/**", "dist", true),
+            ("dist/**", "dist/a", true),
+            ("dist", "dist/a", true),
+            ("node_modules/.cache/**", "node_modules", true),
+            ("node_modules/.cache/**", "node_modules/left-pad", false),
+            ("target/release/x", "target/release", true),
+            ("target/release/x", "target/debug", false),
+            ("reports/**", "target", false),
+            ("*.bin", "target", true),
+            ("**/dist/**", "a/node_modules", true),
+            (".coverage", "node_modules", false),
+            ("./dist//a", "dist", true),
+        ] {
+            assert_eq!(can_match_below(folder, pattern), can_match, "{pattern} {folder}");
         }
         assert!(!matches("secrets/a", "secrets") && matches("secrets", "secrets/**"));
     }

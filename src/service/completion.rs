@@ -167,7 +167,7 @@ fn unmerged_evidence(ignored: Option<&IgnoredFiles>) -> String {
     match ignored {
         None => String::new(),
         Some(files) if files.is_empty() => "no changes: the branch had nothing to merge".to_owned(),
-        Some(IgnoredFiles { moved, left }) => {
+        Some(IgnoredFiles { moved, left, .. }) => {
             let lists = [moved, left].into_iter().filter(|list| !list.is_empty()).map(ToString::to_string);
             format!("nothing to merge: git ignores {}", lists.collect::<Vec<_>>().join(", "))
         }

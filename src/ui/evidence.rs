@@ -47,7 +47,7 @@ pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
 pub(super) fn ignored_file_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
     let mut sentences = Vec::new();
     for task in tasks {
-        let Some(IgnoredFiles { moved, left }) = &task.ignored_files else { continue };
+        let Some(IgnoredFiles { moved, left, .. }) = &task.ignored_files else { continue };
         if !moved.is_empty() {
             sentences.push(format!("Files of {} that git ignores are now in the workspace: {moved}.", task.id));
         }

@@ -76,6 +76,8 @@ pub struct TaskContext<'a> {
     pub questions: Vec<Question>,
     /// The reasons in the merged commits of the task for removing lines of other tasks.
     pub dropped: Vec<String>,
+    /// True if the folder of the task's worktree does not exist any more.
+    pub is_worktree_removed: bool,
 }
 
 impl<'a> TaskContext<'a> {
@@ -91,6 +93,7 @@ impl<'a> TaskContext<'a> {
             approvals: Vec::new(),
             questions: Vec::new(),
             dropped: Vec::new(),
+            is_worktree_removed: false,
         }
     }
 

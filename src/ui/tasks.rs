@@ -234,6 +234,7 @@ fn result(out: &mut String, result: &TaskResult, columns: usize) {
     if let Some(files) = &result.ignored_files {
         field(out, "moved here", &files.moved.to_string(), columns);
         field(out, "left there", &files.left.to_string(), columns);
+        field(out, "not moved", &files.problems().collect::<Vec<_>>().join("\n"), columns);
     }
     field(out, "reviewed by", result.reviewed_by.as_deref().unwrap_or_default(), columns);
 }

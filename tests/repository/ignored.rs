@@ -201,7 +201,7 @@ async fn kept_files_move_beside_existing_ones() {
     for file in ["a.md", "b.md", "deep/c.md", "linked/d.md", "x/.git/e", "big.md"] {
         write(&place.root, &format!("reports/{file}"), &format!("{file}\n"));
     }
-    fs::File::create(place.root.join("reports/big.md")).unwrap().set_len(100_000_001).unwrap();
+    fs::File::create(place.root.join("reports/big.md")).unwrap().set_len(100 * 1024 * 1024 + 1).unwrap();
     symlink("/etc/passwd", place.root.join("reports/link")).unwrap();
     write(&place.root, ".worktrees/a.bin", "x");
     let files = repo.repository.keep_files(&place).await.unwrap();
@@ -209,7 +209,7 @@ async fn kept_files_move_beside_existing_ones() {
         text(&files.moved),
         "reports/deep/c.md (10 bytes), reports/a.md.task-1 (5 bytes), reports/b.md.task-1.2 (5 bytes)"
     );
-    assert!(text(&files.left).starts_with("reports/ (95.4 MiB)"), "{:?}", files.left);
+    assert!(text(&files.left).starts_with("reports/ (100.0 MiB)"), "{:?}", files.left);
     let read = |file: &str| fs::read_to_string(repo.path().join("reports").join(file)).unwrap();
     assert_eq!(read("a.md") + &read("b.md") + &read("b.md.task-1"), "the person's\n".repeat(3));
     assert_eq!(read("a.md.task-1") + &read("b.md.task-1.2") + &read("deep/c.md"), "a.md\nb.md\ndeep/c.md\n");
@@ -220,6 +220,45 @@ async fn kept_files_move_beside_existing_ones() {
     assert!(!repo.path().join(".worktrees/a.bin").exists(), "that folder is Brigade's");
     // A report after a kill names them again, and moves nothing twice.
     assert_eq!(repo.repository.keep_files(&place).await.unwrap(), files);
+}
+
+#[tokio::test]
+async fn kept_file_that_git_would_publish_is_not_moved() {
+    let repo = repository(SetupSpec::default(), &[".env", "x.bin", "reports/a"]).await;
+    write(repo.path(), "reports/a", "the person's\n");
+    let place = worktree(&repo).await;
+    // The person's rules changed after the task began.
+    write(repo.path(), ".gitignore", &RULES.replace("*.bin\n", ""));
+    for file in [".env", "x.bin", "reports/a"] {
+        write(&place.root, file, "of the task\n");
+    }
+    let files = repo.repository.keep_files(&place).await.unwrap();
+    assert_eq!(text(&files.moved), "reports/a.task-1 (12 bytes)");
+    assert_eq!(
+        files.problems().collect::<Vec<_>>(),
+        [
+            "cannot keep .env: it exists there, and git does not ignore .env.task-1 in the workspace",
+            "cannot keep x.bin: git does not ignore x.bin in the workspace",
+        ]
+    );
+    assert_eq!(text(&files.left), ".env (12 bytes), x.bin (12 bytes)");
+    assert_eq!(repo.git(&["status", "--porcelain", "--", ".env*", "*.bin"]), "");
+}
+
+#[tokio::test]
+async fn keep_is_stronger_than_table_of_caches() {
+    let keep = ["target/release/x", "a.pyc", "node_modules/.cache/**", "crates/a/target"];
+    let repo = repository(SetupSpec::default(), &keep).await;
+    let place = worktree(&repo).await;
+    for file in ["target/release/x", "target/debug/x", "a.pyc", "b.pyc", "node_modules/.cache/a/b", "crates/a/target/c"]
+    {
+        write(&place.root, file, "x");
+    }
+    let files = repo.repository.keep_files(&place).await.unwrap();
+    let moved =
+        "a.pyc (1 bytes), crates/a/target/c (1 bytes), node_modules/.cache/a/b (1 bytes), target/release/x (1 bytes)";
+    assert_eq!((text(&files.moved).as_str(), text(&files.left).as_str()), (moved, ""));
+    assert!(repo.path().join("node_modules/.cache/a/b").exists() && !repo.path().join("target/debug").exists());
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use super::commits::{UncommittedChanges, message, stage};
 use super::files::{self, copy_file, remove_file};
 use super::ignored_work::{WITH_IGNORED, split_ignored, summary};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
-use super::kept_files::{KeptPlace, kept_place};
+use super::kept_files::kept_place;
 use super::places::Found;
 use super::removal::unsavable_content;
 use super::worktrees::BranchTips;
@@ -192,7 +192,7 @@ impl RepositoryInner {
         failure: &FailedAttempt,
         saved: String,
     ) -> Result<String, RepositoryError> {
-        self.keep_place(&at.work_tree, &KeptPlace { saved: Some(saved) })?;
+        self.keep_place(&at.work_tree, Some(saved))?;
         for number in 1..=PLACES_MAX {
             let folder = attempt_name(assignment, failure, number).folder();
             let aside = self.main.work_tree.join(&folder);

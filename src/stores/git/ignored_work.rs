@@ -16,6 +16,7 @@ use super::command::{GitOutput, RepoPath, path_of, text_of};
 use super::files::{self, failed};
 use crate::domain::caches;
 use crate::domain::ignored_files::{FileList, FileSize};
+use crate::domain::path_pattern;
 use crate::platform::open_for_appending;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::RepositoryError;
@@ -39,6 +40,15 @@ pub(super) struct WorkFile {
     pub bytes: u64,
     /// True if it is a plain file, and no link.
     pub is_plain: bool,
+    /// True if a pattern of the setting `keep` names it.
+    pub is_kept: bool,
+}
+
+impl WorkFile {
+    /// An entry that cannot be read. It stays in the place.
+    fn unread(path: PathBuf) -> Self {
+        Self { path, bytes: 0, is_plain: false, is_kept: false }
+    }
 }
 
 /// Returns the ignored entries in an output of [`RepoPath::changes`], and the number of the others.
@@ -65,6 +75,8 @@ pub(super) struct IgnoredWalk<'a> {
     /// The person's checkout.
     main: &'a RepoPath,
     at: &'a RepoPath,
+    /// The patterns of the setting `keep`. They are stronger than the table of caches.
+    keep: &'a [String],
     /// The commit that the task started from. Its ignore files name the folders of builds; those of the task could name any.
     base: Option<String>,
     /// The stamps of the files of the set-up.
@@ -75,10 +87,11 @@ pub(super) struct IgnoredWalk<'a> {
 }
 
 impl<'a> IgnoredWalk<'a> {
-    pub(super) fn new(main: &'a RepoPath, at: &'a RepoPath) -> Self {
+    pub(super) fn new(main: &'a RepoPath, at: &'a RepoPath, keep: &'a [String]) -> Self {
         Self {
             main,
             at,
+            keep,
             base: recorded_base(&at.work_tree),
             of_setup: setup_list(&at.work_tree).unwrap_or_default(),
             caches: HashMap::new(),
@@ -93,41 +106,46 @@ impl<'a> IgnoredWalk<'a> {
         is_ours: impl Fn(&Path) -> bool,
     ) -> Result<Vec<WorkFile>, RepositoryError> {
         let mut work = Vec::new();
-        let mut paths: Vec<PathBuf> = Vec::new();
+        let mut paths: Vec<(PathBuf, bool)> = Vec::new();
         for entry in entries.into_iter().filter(|entry| !is_ours(entry)) {
-            if !self.is_below_cache(&entry)? {
-                paths.push(entry);
-            }
+            let is_in_cache = self.is_below_cache(&entry)?;
+            paths.push((entry, is_in_cache));
         }
-        while let Some(path) = paths.pop() {
+        while let Some((path, is_in_cache)) = paths.pop() {
             let file = self.at.work_tree.join(&path);
             let metadata = file.symlink_metadata();
             let Some(entries_left) = self.entries_left.checked_sub(1) else {
-                work.push(WorkFile { path, bytes: 0, is_plain: false });
+                work.push(WorkFile::unread(path));
                 break;
             };
             self.entries_left = entries_left;
             match metadata {
                 Ok(metadata) if metadata.is_dir() => {
-                    if self.is_cache_folder(&path)? {
+                    let is_cache = is_in_cache || self.is_cache_folder(&path)?;
+                    let can_match = |pattern: &String| path_pattern::can_match_below(&text_of(&path), pattern);
+                    if is_cache && !self.keep.iter().any(can_match) {
                         continue;
                     }
                     match reading::list(&file, self.entries_left) {
-                        Ok(entries) => paths.extend(entries.iter().map(|entry| path.join(entry.file_name()))),
-                        Err(_) => work.push(WorkFile { path, bytes: 0, is_plain: false }),
+                        Ok(entries) => {
+                            paths.extend(entries.iter().map(|entry| (path.join(entry.file_name()), is_cache)));
+                        }
+                        Err(_) => work.push(WorkFile::unread(path)),
                     }
                 }
                 Ok(metadata) if metadata.is_file() || metadata.is_symlink() => {
                     let name = path.file_name().unwrap_or_default().to_string_lossy();
-                    let is_cache = caches::is_cache_file(&name) || caches::is_cache_folder(&name);
-                    if !is_cache && !self.of_setup.contains(&stamp(&path, &metadata)) {
-                        work.push(WorkFile { path, bytes: metadata.len(), is_plain: metadata.is_file() });
+                    let is_cache = is_in_cache || caches::is_cache_file(&name) || caches::is_cache_folder(&name);
+                    let matches = |pattern: &String| path_pattern::matches_at_or_above(&text_of(&path), pattern);
+                    let is_kept = self.keep.iter().any(matches);
+                    if (is_kept || !is_cache) && !self.of_setup.contains(&stamp(&path, &metadata)) {
+                        work.push(WorkFile { path, bytes: metadata.len(), is_plain: metadata.is_file(), is_kept });
                     }
                 }
                 // A pipe, a socket or a device has no content. A missing file was removed meanwhile.
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(_) => work.push(WorkFile { path, bytes: 0, is_plain: false }),
+                Err(_) => work.push(WorkFile::unread(path)),
             }
         }
         work.sort_unstable_by(|a, b| a.path.cmp(&b.path));
@@ -180,12 +198,12 @@ impl<'a> IgnoredWalk<'a> {
 }
 
 /// Records the ignored files that exist in a place when its set-up ends, unless an earlier call did. Later files are the task's.
-pub(super) fn record_setup_files(main: &RepoPath, at: &RepoPath) -> Result<(), RepositoryError> {
+pub(super) fn record_setup_files(main: &RepoPath, at: &RepoPath, keep: &[String]) -> Result<(), RepositoryError> {
     if setup_list(&at.work_tree).is_some() {
         return Ok(());
     }
     let (ignored, _) = split_ignored(&at.changes(&[WITH_IGNORED])?);
-    let files = IgnoredWalk::new(main, at).task_files(ignored, |_| false)?;
+    let files = IgnoredWalk::new(main, at, keep).task_files(ignored, |_| false)?;
     let stamps = files.iter().filter_map(|file| stamp_at(&at.work_tree, &file.path)).collect::<Vec<u64>>();
     write_list(&at.work_tree, &stamps)
 }

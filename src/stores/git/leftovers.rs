@@ -187,8 +187,9 @@ fn ignored_files_of(
     };
     Ok(match unsaved_work(main, &at)? {
         Ok(ignored) => {
+            let keep = kept_place(root).map(|kept| kept.keep).unwrap_or_default();
             let is_ours = |path: &Path| is_control_file(control_files, path);
-            Ok(summary(&IgnoredWalk::new(main, &at).task_files(ignored, is_ours)?))
+            Ok(summary(&IgnoredWalk::new(main, &at, &keep).task_files(ignored, is_ours)?))
         }
         Err(reason) => Err(reason),
     })

@@ -8,7 +8,7 @@ use super::failed_attempts::is_saved_attempt;
 use super::files::{self, remove_folder};
 use super::ignored_work::{WITH_IGNORED, split_ignored};
 use super::index_flags::{clear_skip_worktree, first_with_work};
-use super::kept_files::{KeptFiles, KeptPlace, kept_place};
+use super::kept_files::kept_place;
 use super::places::{GONE_PREFIX, MAKING_PREFIX};
 use super::setup::SETUP_FILE;
 use crate::domain::dropped_lines::short_commit;
@@ -41,14 +41,14 @@ impl RepositoryInner {
                 Err(reason) => return Ok(Some(format!("{name} stays: {reason}"))),
                 Ok(ignored) => ignored,
             };
-            let KeptFiles { files, problem } = self.keep_ignored(&at, worktree.assignment.task, ignored)?;
+            let files = self.keep_ignored(&at, worktree.assignment.task, ignored)?;
             if files.left.is_empty() {
                 self.main.remove_place(&worktree.root)?;
             } else {
-                self.keep_place(&worktree.root, &KeptPlace::default())?;
-                let problem = problem.map(|problem| format!("; {problem}")).unwrap_or_default();
+                self.keep_place(&worktree.root, None)?;
+                let problems: String = files.problems().map(|problem| format!("; {problem}")).collect();
                 kept = Some(format!(
-                    "{name} stays: git ignores files that the task made: {}{problem}; `brigade clean` lists it",
+                    "{name} stays: git ignores files that the task made: {}{problems}; `brigade clean` lists it",
                     files.left
                 ));
             }

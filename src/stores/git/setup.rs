@@ -73,13 +73,13 @@ impl RepositoryInner {
     }
 
     pub(super) fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError> {
-        self.setup.prepare(place, &self.setup_path(place)?)
+        self.setup.prepare(place, &self.setup_path(place)?, &self.keep)
     }
 
     pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
         let at = self.setup_path(place)?;
         if matches!(place, SetupPlace::Task(_)) {
-            record_setup_files(&self.main, &at)?;
+            record_setup_files(&self.main, &at, &self.keep)?;
         }
         files::replace(&at.work_tree.join(SETUP_FILE), key)
     }
@@ -87,12 +87,12 @@ impl RepositoryInner {
 
 impl SetupPlan {
     /// Prepares the worktree at this path for its first command.
-    fn prepare(&self, place: &SetupPlace, at: &RepoPath) -> Result<Setup, RepositoryError> {
+    fn prepare(&self, place: &SetupPlace, at: &RepoPath, keep: &[String]) -> Result<Setup, RepositoryError> {
         let port_base = self.port_base(at)?;
         let pending = self.copy_files(place, at)?;
         if matches!(place, SetupPlace::Task(_)) && pending.is_none() {
             match at.work_tree.join(SETUP_FILE).symlink_metadata() {
-                Ok(_) => record_setup_files(&self.main, at)?,
+                Ok(_) => record_setup_files(&self.main, at, keep)?,
                 Err(_) => record_no_setup_files(&at.work_tree)?,
             }
         }

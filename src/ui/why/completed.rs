@@ -2,7 +2,7 @@
 
 use super::{Reason, reason};
 use crate::domain::dropped_lines::short_commit;
-use crate::domain::ignored_files::IgnoredFiles;
+use crate::domain::ignored_files::{FileSize, IgnoredFiles, NAMED_MAX};
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
 use crate::ui::approvals::verify_line;
@@ -46,23 +46,40 @@ pub(super) fn completion_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<
                 .hint(format!("to see it: `brigade tasks diff {id}`")),
         );
     }
-    if let Some(IgnoredFiles { moved, left }) = &result.ignored_files {
-        if !moved.is_empty() {
-            facts
-                .push(reason("moved_files", format!("Files that git ignores were moved into the workspace: {moved}.")));
-        }
-        if !left.is_empty() {
-            let folder = task.worktree.as_deref().map(one_line).unwrap_or_default();
-            let text = format!("Files that git ignores were left in {folder}: {left}.");
-            facts.push(reason("left_files", text).hint(format!(
-                "to see if they are still there: `brigade clean`\nto drop them: `rm -rf {}`",
-                shell_word(&folder)
-            )));
-        }
+    if let Some(files) = &result.ignored_files {
+        let folder = task.worktree.as_deref().map(one_line).unwrap_or_default();
+        facts.extend(ignored_file_reasons(files, &folder, context.is_worktree_removed));
     }
     for dropped in &context.dropped {
         facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));
     }
+    facts
+}
+
+/// One line for the files that were moved, one for the others, and one for each that was not moved although it should be.
+fn ignored_file_reasons(files: &IgnoredFiles, folder: &str, is_removed: bool) -> Vec<Reason> {
+    let IgnoredFiles { moved, left, .. } = files;
+    let mut facts = Vec::new();
+    if !moved.is_empty() {
+        facts.push(reason("moved_files", format!("Files that git ignores were moved into the workspace: {moved}.")));
+    }
+    if left.is_empty() {
+        return facts;
+    }
+    if is_removed {
+        let text = format!("Files that git ignores were left in {folder}, which was removed later: {left}.");
+        facts.push(reason("left_files", text));
+        return facts;
+    }
+    let path = |file: &FileSize| shell_word(&format!("{folder}/{}", one_line(file.path.trim_end_matches('/'))));
+    let named: Vec<String> = left.entries.iter().take(NAMED_MAX).map(path).collect();
+    let text = format!("Files that git ignores were left in {folder}: {left}.");
+    facts.push(reason("left_files", text).hint(format!(
+        "to take them: `cp -rn {} .`\nto see if there is other work too: `brigade clean`\nto drop them: `rm -rf {}`",
+        named.join(" "),
+        shell_word(folder)
+    )));
+    facts.extend(files.problems().map(|problem| reason("not_moved", format!("Brigade {problem}."))));
     facts
 }
 
@@ -77,11 +94,29 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::domain::ignored_files::{FileList, NotMovedFile};
     use crate::domain::task::{TaskId, TaskResult, TaskStatus};
     use crate::domain::time::UnixMs;
     use crate::domain::verify_run::VerifyRun;
     use crate::ports::BoardView;
     use crate::ui::why::explain;
+
+    #[test]
+    fn why_says_how_to_take_ignored_files() {
+        let entry = |path: &str| FileSize { path: path.to_owned(), bytes: 2 };
+        let files = IgnoredFiles {
+            left: FileList::of(vec![entry("my reports/"), entry(".env")]),
+            not_moved: vec![NotMovedFile { path: ".env".to_owned(), reason: "it exists there".to_owned() }],
+            ..IgnoredFiles::default()
+        };
+        let [left, not_moved] = &ignored_file_reasons(&files, ".worktrees/crew-task-1", false)[..] else { panic!() };
+        let hint = left.hint.as_deref().unwrap();
+        let copy = "`cp -rn .worktrees/crew-task-1/.env '.worktrees/crew-task-1/my reports' .`";
+        assert!(hint.contains(copy), "{hint}");
+        assert_eq!(not_moved.text, "Brigade cannot keep .env: it exists there.");
+        let [removed] = &ignored_file_reasons(&files, ".worktrees/crew-task-1", true)[..] else { panic!() };
+        assert!(removed.text.contains("which was removed later") && removed.hint.is_none(), "{}", removed.text);
+    }
 
     #[test]
     fn why_shows_completion_with_commit_and_drops() {
