@@ -60,6 +60,7 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/git_hints.rs", "Device or resource busy", "the system's error in messages of git, in the C locale"),
     ("domain/git_hints.rs", " config file ", "git's error, in the C locale"),
     ("domain/git_hints.rs", "failed to remove .agent/", "git's error, in the C locale"),
+    ("stores/git/queries.rs", "could not open directory ", "git's warning, in the C locale"),
     ("ui/command_form.rs", "brigade ", "a command in a code span"),
     ("ui/command_form.rs", "send ", "a command in a code span"),
     ("ui/diff.rs", "diff --git ", "git's format of diffs"),
