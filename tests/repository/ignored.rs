@@ -222,6 +222,20 @@ async fn kept_files_move_beside_existing_ones() {
     assert_eq!(repo.repository.keep_files(&place).await.unwrap(), files);
 }
 
+/// Another name of the file stays in the worktree, where commands can write it.
+#[tokio::test]
+async fn moved_file_has_no_other_names() {
+    let repo = repository(SetupSpec::default(), &["reports/**"]).await;
+    let place = worktree(&repo).await;
+    write(&place.root, "reports/a.md", "work\n");
+    fs::create_dir(place.root.join("made")).unwrap();
+    fs::hard_link(place.root.join("reports/a.md"), place.root.join("made/link")).unwrap();
+    let files = repo.repository.keep_files(&place).await.unwrap();
+    assert_eq!((text(&files.moved), text(&files.left)), ("reports/a.md (5 bytes)".into(), "made/ (5 bytes)".into()));
+    fs::write(place.root.join("made/link"), "of a later attempt\n").unwrap();
+    assert_eq!(fs::read_to_string(repo.path().join("reports/a.md")).unwrap(), "work\n");
+}
+
 #[tokio::test]
 async fn kept_file_that_git_would_publish_is_not_moved() {
     let repo = repository(SetupSpec::default(), &[".env", "x.bin", "reports/a"]).await;
@@ -289,7 +303,8 @@ async fn kept_worktree_with_other_work_is_not_removed() {
         git(root, &["add", "n.txt"]);
         git(root, &["-c", "user.name=p", "-c", "user.email=p@localhost", "commit", "-q", "-m", "n", "--", "n.txt"]);
     };
-    let cases: [(&str, &dyn Fn(&Path), &str); 4] = [
+    type Change<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Change<'_>, &str); 4] = [
         ("a branch", &|root| commit(root, &["-c", "mine"]), "the branch mine in it has commits that are not merged"),
         ("no branch", &|root| commit(root, &["--detach"]), "is checked out in it and not merged"),
         ("a change", &|root| insert_after(root, "f.txt", "line 7", "by a person"), "it has 1 uncommitted files"),

@@ -27,6 +27,8 @@ pub(super) const WITH_IGNORED: &str = "--ignored=traditional";
 const SETUP_LIST_FILE: &str = ".agent/made-by-setup";
 /// The most entries of folders that a walk visits. A place with more is kept.
 const ENTRIES_MAX: usize = 200_000;
+/// The most folders for which git is asked if they are builds. All others are the task's.
+const LOOKUPS_MAX: usize = 500;
 /// The bytes of a stamp in the list.
 const STAMP_BYTES: usize = size_of::<u64>();
 /// The largest list that is read, in bytes.
@@ -84,6 +86,7 @@ pub(super) struct IgnoredWalk<'a> {
     /// Folders that are caches, and others.
     caches: HashMap<PathBuf, bool>,
     entries_left: usize,
+    lookups_left: usize,
 }
 
 impl<'a> IgnoredWalk<'a> {
@@ -96,6 +99,7 @@ impl<'a> IgnoredWalk<'a> {
             of_setup: setup_list(&at.work_tree).unwrap_or_default(),
             caches: HashMap::new(),
             entries_left: ENTRIES_MAX,
+            lookups_left: LOOKUPS_MAX,
         }
     }
 
@@ -177,8 +181,9 @@ impl<'a> IgnoredWalk<'a> {
 
     /// Returns true if the task started with a tool's file beside the folder, and with an ignore file there or in the top folder that names
     /// the folder.
-    fn is_build_folder(&self, path: &Path, name: &str) -> Result<bool, RepositoryError> {
-        let Some(base) = &self.base else { return Ok(false) };
+    fn is_build_folder(&mut self, path: &Path, name: &str) -> Result<bool, RepositoryError> {
+        let (Some(base), Some(lookups_left)) = (&self.base, self.lookups_left.checked_sub(1)) else { return Ok(false) };
+        self.lookups_left = lookups_left;
         let above = path.parent().unwrap_or(Path::new(""));
         let of_base = |path: &Path| [OsString::from(format!("{base}:")), path.into()].into_iter().collect::<OsString>();
         let list = ["ls-tree", "--name-only", "-z"].map(OsString::from).into_iter().chain([of_base(above)]);

@@ -4,6 +4,7 @@
 //! new path goes into a journal in the place. So a report after a kill still names the files that were moved.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ const MOVED_FILE: &str = ".agent/moved";
 const KEPT_FILE: &str = ".agent/kept";
 /// The most bytes of a task that are moved.
 const KEEP_BYTES_MAX: u64 = 100 * 1024 * 1024;
+/// The name of a copy that is being made of a file.
+const COPY_NAME: &str = ".brigade-copy";
 /// The largest journal that is read, in bytes.
 const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Names that are tried for a file.
@@ -157,7 +160,11 @@ impl RepositoryInner {
             let above = file.path.parent().unwrap_or(Path::new(""));
             let name = file.path.file_name().unwrap_or_default();
             let from = open_below(&at.work_tree, above, false)?;
-            let original = from.open_plain_file(name)?;
+            let mut original = from.open_plain_file(name)?;
+            if original.metadata.nlink() > 1 {
+                end_other_names(&from, name)?;
+                original = from.open_plain_file(name)?;
+            }
             let to = open_below(&self.main.work_tree, above, true)?;
             if self.branch.durability == Durability::Power {
                 original.file.sync_all()?;
@@ -229,6 +236,13 @@ fn open_below(top: &Path, path: &Path, creates: bool) -> std::io::Result<Folder>
         folder = folder.open_folder(name)?;
     }
     Ok(folder)
+}
+
+/// Replaces a file by a copy. Commands could change the file later through another name that it has in the place.
+fn end_other_names(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
+    let folder = folder.to_dir()?;
+    folder.copy(name, &folder, COPY_NAME)?;
+    folder.rename(COPY_NAME, &folder, name)
 }
 
 fn append(journal: &Path, file: &MovedFile) -> std::io::Result<()> {
