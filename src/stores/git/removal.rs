@@ -102,6 +102,10 @@ pub(super) fn unsaved_work(main: &RepoPath, at: &RepoPath) -> Result<Result<Vec<
         let commit = short_commit(&first.commit);
         return Ok(Err(format!("{} in it has commits that are not merged, such as {commit}", first.shown())));
     }
+    // A checked out branch is one of these refs.
+    if at.checked_out_branch()?.is_some() {
+        return Ok(Ok(ignored));
+    }
     match at.commit("HEAD")? {
         Some(head) if main.commit(&head)?.is_none() => {
             Ok(Err(format!("commit {} is checked out in it and not merged", short_commit(&head))))
