@@ -211,7 +211,11 @@ async fn check_run(seed: u64) {
         let facts = format!(
             "seed {seed}, launch {launch}: {tokens_per_byte} tokens a byte, reported as {report:?}, {counted:?} of {caps:?}"
         );
-        assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{facts}\n{}", both(&output));
+        // A server that counts very few tokens looks like one with a too small context window, which is a wrong setting.
+        let has_cut = both(&output).contains("its server read");
+        let is_expected =
+            matches!(output.status.code(), Some(0 | 1 | 3)) || (has_cut && output.status.code() == Some(2));
+        assert!(is_expected, "{facts}\n{}", both(&output));
         let cost = workspace.json(&["cost"]);
         assert_eq!(cost["open_requests"], 0, "{facts}");
         caps.check(&counted, &cost, &facts);
