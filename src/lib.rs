@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`cli`] | the commands: checks, runs and prints what a person types |
 //! | [`launch`] | a team with a terminal: signals, events, exit code |
+//! | [`api`] | what a front end can ask, order and hear in one workspace |
 //! | [`config`] | files, variables and flags, turned into a checked team |
 //! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
 //! | `ui` | data as text for people |
@@ -24,6 +25,7 @@
 //!
 //! `ARCHITECTURE.md` is a map of the code; `docs/` has the invariants, the file formats and the decisions.
 pub mod agents;
+pub mod api;
 pub mod cli;
 pub mod config;
 pub mod domain;

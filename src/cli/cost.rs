@@ -4,9 +4,10 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
+use crate::api::cost::{Budgets, CostView};
 use crate::domain::budget::{LedgerEntry, LedgerRecord};
 use crate::stores::workspace::OpenMode;
-use crate::ui::cost::{Budgets, CostView, render};
+use crate::ui::cost::render;
 use crate::ui::text::one_line;
 
 /// The name of the lead during a reset. No team can start meanwhile.

@@ -39,6 +39,7 @@ use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
 use crate::team::model_connection::{ModelConnector, check_model};
+use crate::ui::lead_health;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 
@@ -437,8 +438,8 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 async fn check_lead(context: &Context) -> Option<Finding> {
     let lead = RunningTeam::with_state(context).await.ok()?.lead?;
     let health = lead.health(context.now())?;
-    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, health.message());
-    Some(warn("lead", text, health.hint(lead.pid)))
+    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, lead_health::message(health));
+    Some(warn("lead", text, lead_health::hint(health, lead.pid)))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::running_team::RunningTeam;
+use crate::api::task::ClaimCandidate;
 use crate::config::TeamFlags;
 use crate::domain::name::Name;
 use crate::domain::records::RosterMember;
@@ -12,7 +13,6 @@ use crate::domain::suggestion::did_you_mean;
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::ports::Stores;
 use crate::stores::workspace::OpenMode;
-use crate::ui::task_context::ClaimCandidate;
 use crate::ui::text::{join_up_to, one_line};
 
 /// The most names that an error lists.

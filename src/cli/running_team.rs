@@ -8,6 +8,7 @@ use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::location::Location;
 use super::team::reports_of;
+use crate::api::team::{LeadHealth, TeamProcess};
 use crate::domain::records::LeadRecord;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::team_spec::TeamSpec;
@@ -16,8 +17,6 @@ use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, LeadObstacle, Stores};
 use crate::sandbox::WORKER_VARIABLE;
 use crate::stores::workspace::OpenMode;
-use crate::ui::lead_health::LeadHealth;
-use crate::ui::team::TeamProcess;
 use crate::ui::text::one_line;
 
 /// The process of a team's lead.

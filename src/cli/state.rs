@@ -10,7 +10,7 @@ use super::running_team::RunningTeam;
 use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::team::setter;
+use crate::ui::team::{process, setter};
 use crate::ui::text::one_line;
 
 /// Show or set the desired state of the team
@@ -74,7 +74,7 @@ impl State {
 fn process_line(context: &Context, running_team: &RunningTeam) -> String {
     let only_team = || context.location.team_if_valid(None).map(|spec| spec.name.to_string());
     let Some(team) = running_team.team_name(None).or_else(only_team) else { return String::new() };
-    format!("{} {}\n", paint(BOLD, &one_line(&team)), running_team.process(&team, context.now()).text())
+    format!("{} {}\n", paint(BOLD, &one_line(&team)), process(&running_team.process(&team, context.now())))
 }
 
 fn text(state: &SharedState) -> String {

@@ -7,11 +7,11 @@ use super::context::Context;
 use super::error::CliResult;
 use super::members::candidates;
 use super::running_team::RunningTeam;
+use crate::api::task::TaskContext;
 use crate::domain::task::Task;
 use crate::ports::BoardView;
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
-use crate::ui::task_context::TaskContext;
 
 /// Loads the facts that views of tasks need: the members, the live workers and the open approvals.
 ///

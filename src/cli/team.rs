@@ -9,6 +9,7 @@ use super::pending::{TeamBranch, pending_view};
 use super::reminders::question_line;
 use super::running_team::RunningTeam;
 use super::task_context;
+use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
 use crate::config::TeamFlags;
 use crate::domain::approval::Request;
 use crate::domain::dependencies::count_tasks;
@@ -27,7 +28,7 @@ use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::pending::PendingView;
 use crate::ui::style::warning;
-use crate::ui::team::{MemberView, TeamProcess, TeamState, TeamView, render};
+use crate::ui::team::render;
 use crate::ui::text::{join_up_to, one_line};
 
 /// The most tasks that the note about a killed team names.

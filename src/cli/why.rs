@@ -10,6 +10,7 @@ use super::pending::spent_budget;
 use super::running_team::RunningTeam;
 use super::task_context;
 use super::team::{reports_of, starts_at_next_launch};
+use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team_spec::TeamSpec;
@@ -18,7 +19,6 @@ use crate::ports::StoreError;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::task_context::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::ui::text::{cut, one_line, wrap};
 use crate::ui::why::{Reason, explain};
 

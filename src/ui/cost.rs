@@ -1,145 +1,14 @@
 //! The view of a team's usage: tokens and cost for each member and model, and the rest of the budget.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
-use serde::Serialize;
 
 use super::style::{BAD, BOLD, DIM, PLAIN, paint};
 use super::table::{Cell, Table};
 use super::text::{count, one_line, wrap};
-use crate::domain::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
-use crate::domain::snapshot::is_default;
-use crate::domain::task::TaskId;
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::api::cost::CostView;
+use crate::domain::budget::Budget;
 
-/// The usage of a team.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CostView {
-    pub team: String,
-    pub accounts: Vec<AccountView>,
-    /// All tokens.
-    pub tokens: u64,
-    /// The cost of all usage with a bill or a known price, in US dollars.
-    pub usd: f64,
-    pub budget: Budget,
-    /// The budgets of members.
-    pub member_budgets: Vec<MemberBudgetView>,
-    /// The tokens of each task, over all teams of the workspace.
-    pub tasks: Vec<TaskTokensView>,
-    /// Requests in progress.
-    pub open_requests: usize,
-    /// Models with usage that has neither a bill nor a price in the config.
-    pub unpriced: Vec<String>,
-}
-
-/// The usage of one model by one member.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AccountView {
-    pub teammate: String,
-    pub model: String,
-    #[serde(flatten)]
-    pub spend: Spend,
-    /// The cost in US dollars; `None` if neither a bill nor the price is known.
-    pub usd: Option<f64>,
-    /// True if the model answered in place of the member's own one.
-    #[serde(skip_serializing_if = "is_default")]
-    pub is_fallback: bool,
-}
-
-/// The budget of a member, and its usage.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MemberBudgetView {
-    pub teammate: String,
-    pub tokens: u64,
-    pub usd: f64,
-    pub budget: Budget,
-}
-
-/// The tokens of all attempts of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct TaskTokensView {
-    pub task: TaskId,
-    pub tokens: u64,
-}
-
-/// The budgets of a team and of its members.
-#[derive(Debug, Clone, Default)]
-pub struct Budgets {
-    pub team: Budget,
-    /// Those of the members that have one, by name.
-    pub members: Vec<(String, Budget)>,
-}
-
-impl Budgets {
-    /// Returns the budgets of a config.
-    pub fn of(spec: &TeamSpec) -> Self {
-        let members = std::iter::once(&spec.lead).chain(&spec.members).filter(|member| member.budget.is_set());
-        Self { team: spec.budget, members: members.map(|member| (member.name.to_string(), member.budget)).collect() }
-    }
-}
-
-impl CostView {
-    /// Returns the usage of `team`. The ledger has that of all teams.
-    pub fn of(team: &str, totals: &LedgerTotals, budgets: Budgets, prices: &Prices) -> Self {
-        let mut total = TokensAndUsd::default();
-        let mut unpriced = Vec::new();
-        let mut accounts: BTreeMap<(&str, &str), AccountView> = BTreeMap::new();
-        for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
-            let price = prices.get(&account.model);
-            let usd = spend.usd(price);
-            if spend.is_unpriced(price) && !unpriced.contains(&account.model) {
-                unpriced.push(account.model.clone());
-            }
-            total += TokensAndUsd { tokens: spend.usage.total(), usd: usd.unwrap_or(0.0) };
-            let view = accounts.entry((&account.teammate, &account.model)).or_insert_with(|| AccountView {
-                teammate: account.teammate.clone(),
-                model: account.model.clone(),
-                spend: Spend::default(),
-                usd: None,
-                is_fallback: false,
-            });
-            view.spend.add(*spend);
-            view.usd = view.spend.usd(price);
-        }
-        let accounts: Vec<AccountView> = accounts.into_values().collect();
-        let member_budgets = budgets.members.into_iter().map(|(teammate, budget)| {
-            let own = accounts.iter().filter(|account| account.teammate == teammate);
-            let used = own.fold(TokensAndUsd::default(), |sum, account| {
-                sum + TokensAndUsd { tokens: account.spend.usage.total(), usd: account.usd.unwrap_or(0.0) }
-            });
-            MemberBudgetView { teammate, tokens: used.tokens, usd: used.usd, budget }
-        });
-        let tasks = totals.tokens_by_task().into_iter().map(|(task, tokens)| TaskTokensView { task, tokens });
-        Self {
-            team: team.to_owned(),
-            member_budgets: member_budgets.collect(),
-            tasks: tasks.collect(),
-            accounts,
-            tokens: total.tokens,
-            usd: total.usd,
-            budget: budgets.team,
-            open_requests: totals.open_requests(team),
-            unpriced,
-        }
-    }
-
-    /// Marks the usage of models that this team has as fallbacks of the member.
-    pub fn mark_fallbacks(&mut self, team: &TeamSpec) {
-        for account in &mut self.accounts {
-            let member =
-                std::iter::once(&team.lead).chain(&team.members).find(|one| one.name.is_same(&account.teammate));
-            let Some(MemberSpec { model, .. }) = member else { continue };
-            account.is_fallback = model.usage_name() != account.model
-                && model.fallback.iter().any(|fallback| fallback.usage_name() == account.model);
-        }
-    }
-
-    fn unconfirmed(&self) -> u64 {
-        self.accounts.iter().map(|account| account.spend.unconfirmed).sum()
-    }
-}
-
+/// Returns the usage as text, at most `columns` wide.
 pub fn render(view: &CostView, columns: usize) -> String {
     let mut out = format!("{} has used {}\n", paint(BOLD, &one_line(&view.team)), total(view));
     write_shares(&mut out, view.budget, (view.tokens, view.usd), "");
@@ -240,7 +109,9 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::budget::{LedgerEntry, Price, UsageKey};
+    use crate::api::cost::{Budgets, TaskTokensView};
+    use crate::domain::budget::{LedgerEntry, LedgerTotals, Price, Prices, Spend, UsageKey};
+    use crate::domain::task::TaskId;
     use crate::domain::transcript::Usage;
 
     #[test]
@@ -291,25 +162,5 @@ mod tests {
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, 100)).to_string());
         let empty = CostView::of("port", &LedgerTotals::default(), Budgets::default(), &prices);
         assert_eq!(anstream::adapter::strip_str(&render(&empty, 100)).to_string(), "port has used 0 tokens\n");
-    }
-
-    #[test]
-    fn bill_is_kept_beside_usage_without_price() {
-        let mut totals = LedgerTotals::default();
-        let billed = Usage { input_tokens: 10, cost_ticks: Some(5_000_000_000), ..Usage::default() };
-        let unbilled = Usage { input_tokens: 10, ..Usage::default() };
-        for (task, usage) in [(1, unbilled), (2, billed), (3, unbilled)] {
-            let account = UsageKey {
-                team: "port".into(),
-                teammate: "alice".into(),
-                model: "big".into(),
-                task: Some(TaskId(task)),
-            };
-            let Spend { requests, unconfirmed, usage, billed } = Spend::of_request(usage, true);
-            totals.apply(&LedgerEntry::Sum { account, requests, unconfirmed, usage, billed });
-        }
-        let view = CostView::of("port", &totals, Budgets::default(), &Prices::default());
-        assert_eq!((view.usd, view.accounts[0].usd), (0.5, Some(0.5)));
-        assert_eq!(view.unpriced, ["big"]);
     }
 }

@@ -17,7 +17,6 @@ pub mod replay;
 pub mod style;
 pub mod summary;
 pub mod table;
-pub mod task_context;
 pub mod tasks;
 pub mod team;
 pub mod text;

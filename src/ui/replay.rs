@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use super::live::VisibleStatus;
 use super::style::{BOLD, DIM, WARN, paint};
-use super::task_context::TaskContext;
 use super::tasks;
-use super::team::{self, MemberView, TeamProcess, TeamState, TeamView};
+use super::team;
 use super::text::{count, cut, duration, elapsed, one_line, reason, wrap};
 use super::timeline::Timeline;
+use crate::api::task::TaskContext;
+use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
 use crate::domain::budget::Budget;
 use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::replay::ReplayState;

@@ -2,165 +2,66 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
 use super::cost::grouped;
-use super::lead_health::LeadHealth;
+use super::lead_health;
 use super::live::{self, VisibleStatus};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
-use crate::domain::budget::Budget;
-use crate::domain::event::TaskCounts;
-use crate::domain::phase::ReportedPhase;
-use crate::domain::state::{Mode, SetBy};
-use crate::domain::task::TaskId;
+use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
+use crate::domain::state::SetBy;
 use crate::domain::time::UnixMs;
-use crate::domain::waiting_for::WaitingFor;
 
-/// A team at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TeamView {
-    pub team: String,
-    #[serde(flatten)]
-    pub state: TeamState,
-    /// The counts of all tasks of the board, if they are known.
-    #[serde(rename = "tally", skip_serializing_if = "Option::is_none")]
-    pub task_counts: Option<TaskCounts>,
-    /// The number of questions, plans and reviews that wait for the person.
-    #[serde(rename = "for_you")]
-    pub answers_needed: usize,
-    /// The reason why the team has no session, if its goal is not met.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub waiting_for: Option<WaitingFor>,
-    #[serde(flatten)]
-    pub process: TeamProcess,
-    /// The lead, if it has a model and has reported.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lead: Option<MemberView>,
-    pub members: Vec<MemberView>,
+/// Returns `state pause`, or `desired state run_once, current state pause` if they differ. `None` before the first request.
+pub fn modes(state: &TeamState) -> Option<String> {
+    let desired = state.desired?;
+    let current = state.current.unwrap_or(desired);
+    Some(if desired == current {
+        format!("state {current}")
+    } else {
+        format!("desired state {desired}, current state {current}")
+    })
 }
 
-/// The state of a team: what a person or Brigade asked for, and what the team reports.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct TeamState {
-    /// `None` before the first request.
-    #[serde(rename = "desired_state")]
-    pub desired: Option<Mode>,
-    #[serde(rename = "current_state")]
-    pub current: Option<Mode>,
-    /// The author of the desired state.
-    #[serde(rename = "setBy")]
-    pub set_by: SetBy,
-    /// The reason for the desired state.
-    pub note: String,
+/// Returns the modes and the reason, in one line.
+fn state_text(state: &TeamState) -> Option<String> {
+    let note = if state.note.is_empty() { String::new() } else { format!(": {}", one_line(&state.note)) };
+    Some(format!("{}{note}", modes(state)?))
 }
 
-impl TeamState {
-    /// Returns `state pause`, or `desired state run_once, current state pause` if they differ.
-    pub fn modes(&self) -> Option<String> {
-        let desired = self.desired?;
-        let current = self.current.unwrap_or(desired);
-        Some(if desired == current {
-            format!("state {current}")
-        } else {
-            format!("desired state {desired}, current state {current}")
-        })
-    }
-
-    /// Returns the modes and the reason, in one line.
-    fn text(&self) -> Option<String> {
-        let note = if self.note.is_empty() { String::new() } else { format!(": {}", one_line(&self.note)) };
-        Some(format!("{}{note}", self.modes()?))
-    }
-}
-
-/// The process of a team.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct TeamProcess {
-    /// True if the team runs.
-    pub running: bool,
-    /// The id of the process, if it is known.
-    pub pid: Option<u32>,
-    /// The trouble of the process, if it has one.
-    #[serde(flatten)]
-    pub health: Option<LeadHealth>,
-}
-
-impl TeamProcess {
-    /// Returns whether the team runs, and in which process. For a process in trouble a second line has the remedy.
-    pub fn text(&self) -> String {
-        match (self.pid, self.health) {
-            (Some(pid), Some(health)) => {
-                let remedy = health.hint(pid);
-                format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", health.message())), paint(DIM, &remedy))
-            }
-            (Some(pid), None) if self.running => paint(GOOD, &format!("is running (pid {pid})")),
-            _ if self.running => paint(GOOD, "is running"),
-            _ => paint(DIM, "is not running"),
+/// Returns whether the team runs, and in which process. For a process in trouble a second line has the remedy.
+pub fn process(process: &TeamProcess) -> String {
+    match (process.pid, process.health) {
+        (Some(pid), Some(health)) => {
+            let message = format!("{} (pid {pid})", lead_health::message(health));
+            format!("{}\n{}", paint(BAD, &message), paint(DIM, &lead_health::hint(health, pid)))
         }
+        (Some(pid), None) if process.running => paint(GOOD, &format!("is running (pid {pid})")),
+        _ if process.running => paint(GOOD, "is running"),
+        _ => paint(DIM, "is not running"),
     }
 }
 
-/// A member at one moment.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct MemberView {
-    pub name: String,
-    pub role: String,
-    pub phase: ReportedPhase,
-    /// The task it holds.
-    pub task: Option<TaskId>,
-    pub attempt: Option<u32>,
-    /// The subject of that task.
-    pub subject: Option<String>,
-    /// The start of the phase.
-    pub since: Option<UnixMs>,
-    pub heartbeat: Option<UnixMs>,
-    /// The tokens it has used.
-    pub tokens: u64,
-    pub cost_usd: f64,
-    /// The most that it may use.
-    #[serde(skip_serializing_if = "is_unlimited")]
-    pub budget: Budget,
-    pub waiting_for: Option<WaitingFor>,
-    /// The model that answers in place of its own one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fallback: Option<String>,
-}
-
-fn is_unlimited(budget: &Budget) -> bool {
-    !budget.is_set()
-}
-
-impl MemberView {
-    fn tokens_text(&self) -> String {
-        match self.budget.tokens {
-            Some(limit) => format!("{} of {}", grouped(self.tokens), grouped(limit)),
-            None if self.tokens == 0 => String::new(),
-            None => grouped(self.tokens),
-        }
-    }
-
-    fn cost_text(&self) -> String {
-        match self.budget.usd {
-            Some(limit) => format!("${:.2} of ${limit:.2}", self.cost_usd),
-            None if self.cost_usd > 0.0 => format!("${:.2}", self.cost_usd),
-            None => String::new(),
-        }
+fn tokens_text(member: &MemberView) -> String {
+    match member.budget.tokens {
+        Some(limit) => format!("{} of {}", grouped(member.tokens), grouped(limit)),
+        None if member.tokens == 0 => String::new(),
+        None => grouped(member.tokens),
     }
 }
 
-impl TeamView {
-    /// The lead, if it has a model, and the members.
-    pub fn rows(&self) -> impl Iterator<Item = &MemberView> {
-        self.lead.iter().chain(&self.members)
+fn cost_text(member: &MemberView) -> String {
+    match member.budget.usd {
+        Some(limit) => format!("${:.2} of ${limit:.2}", member.cost_usd),
+        None if member.cost_usd > 0.0 => format!("${:.2}", member.cost_usd),
+        None => String::new(),
     }
 }
 
 /// The team as text, at most `columns` wide.
 pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
-    let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), view.process.text());
-    if let Some(state) = view.state.text() {
+    let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), process(&view.process));
+    if let Some(state) = state_text(&view.state) {
         let _ = writeln!(out, "{}", paint(DIM, &super::text::cut(&state, columns)));
     }
     if let Some(reason) = &view.waiting_for {
@@ -198,8 +99,8 @@ pub fn members(view: &TeamView, now: UnixMs) -> Table {
             status_cell(member),
             Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
             Cell::new(&task, PLAIN),
-            Cell::new(&member.tokens_text(), PLAIN),
-            Cell::new(&member.cost_text(), PLAIN),
+            Cell::new(&tokens_text(member), PLAIN),
+            Cell::new(&cost_text(member), PLAIN),
             Cell::new(&member.waiting_for.as_ref().map(ToString::to_string).unwrap_or_default(), DIM),
         ]);
     }
@@ -218,6 +119,11 @@ fn status_cell(member: &MemberView) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::TaskCounts;
+    use crate::domain::phase::ReportedPhase;
+    use crate::domain::state::Mode;
+    use crate::domain::task::TaskId;
+    use crate::domain::waiting_for::WaitingFor;
 
     #[test]
     fn team_view_shows_status_of_each_member() {

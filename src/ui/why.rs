@@ -13,8 +13,9 @@ pub use completed::worktree_location;
 
 use super::command_form::shell_word;
 use super::cost::grouped;
-use super::task_context::{ClaimCandidate, Presence, TaskContext, TeamCondition};
+use super::lead_health;
 use super::text::{self, ago, count, one_line};
+use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::domain::approval::Request;
 use crate::domain::budget::CapReached;
 use crate::domain::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
@@ -464,8 +465,8 @@ fn team_reason(team: &TeamCondition) -> Option<Reason> {
 
 fn silent_lead(team: &TeamCondition) -> Option<Reason> {
     let (health, pid) = team.lead_health?;
-    let text = format!("The team's process (pid {pid}) {}.", health.message());
-    Some(reason("silent", text).hint(health.hint(pid)))
+    let text = format!("The team's process (pid {pid}) {}.", lead_health::message(health));
+    Some(reason("silent", text).hint(lead_health::hint(health, pid)))
 }
 
 /// Returns the members that can claim a task without obstacles, and the number of tasks they claim before it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::show::document;
+use crate::api::task::TaskContext;
 use crate::cli::arguments::{acting_name, lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -12,7 +13,6 @@ use crate::domain::task::{Task, TaskId, TaskStatus, trimmed_words};
 use crate::domain::transition::{Actor, Change};
 use crate::service::claims::claim_with_lease;
 use crate::stores::workspace::OpenMode;
-use crate::ui::task_context::TaskContext;
 use crate::ui::tasks;
 use crate::ui::text::{duration, one_line};
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::api::team::{MemberView, TeamView};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::task_context;
@@ -19,7 +20,7 @@ use crate::ui::live::{LiveView, board_line};
 use crate::ui::style::{BOLD, DIM, PLAIN, WARN, paint};
 use crate::ui::table::{Cell, Table};
 use crate::ui::tasks;
-use crate::ui::team::{MemberView, TeamView, members};
+use crate::ui::team::{self, members};
 use crate::ui::text::{ago, first_line, one_line};
 
 /// A team at one moment.
@@ -124,7 +125,7 @@ impl Snapshot {
 }
 
 fn title(team: &TeamView, killed: Option<&str>) -> String {
-    let running = team.process.text().lines().next().unwrap_or_default().to_owned();
+    let running = team::process(&team.process).lines().next().unwrap_or_default().to_owned();
     let running = killed.map_or(running, |note| paint(WARN, note));
     let waiting_for =
         team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
@@ -132,7 +133,7 @@ fn title(team: &TeamView, killed: Option<&str>) -> String {
     let is_paused = team.state.desired == Some(Mode::Pause);
     let reason = Some(one_line(&team.state.note)).filter(|note| is_paused && !note.is_empty());
     let reason = reason.map(|note| format!(": {note}")).unwrap_or_default();
-    let state = team.state.modes().map(|modes| paint(DIM, &format!("  {modes}{reason}"))).unwrap_or_default();
+    let state = team::modes(&team.state).map(|modes| paint(DIM, &format!("  {modes}{reason}"))).unwrap_or_default();
     format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waiting_for.unwrap_or_default())
 }
 

@@ -1,6 +1,7 @@
 //! The end of a task: who completed it, what shows that it is done, the attempts, and the place of the work.
 
 use super::{Reason, reason};
+use crate::api::task::TaskContext;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::ignored_files::{FileSize, IgnoredFiles, NAMED_MAX};
 use crate::domain::task::Task;
@@ -8,7 +9,6 @@ use crate::domain::worktree_name::WorktreeName;
 use crate::ui::approvals::verify_line;
 use crate::ui::command_form::shell_word;
 use crate::ui::evidence::caveat_sentence;
-use crate::ui::task_context::TaskContext;
 use crate::ui::text::{ago, one_line};
 
 /// One line for each fact about a completed task. The first says who completed it.

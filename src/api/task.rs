@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::lead_health::LeadHealth;
+use super::team::LeadHealth;
 use crate::domain::approval::Request;
 use crate::domain::claim_queue::{Candidate, TaskScope};
 use crate::domain::pending_questions::Question;
@@ -39,7 +39,7 @@ impl ClaimCandidate {
         Self { name: name.into(), capabilities, presence: Presence::Here, waits_for: None, scope: TaskScope::All }
     }
 
-    pub(super) fn as_candidate(&self) -> Candidate<'_> {
+    pub fn as_candidate(&self) -> Candidate<'_> {
         Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
     }
 }
@@ -104,7 +104,7 @@ impl<'a> TaskContext<'a> {
     }
 
     /// Returns the question of the task's holder that waits for the person.
-    pub(super) fn open_question(&self, task: &Task) -> Option<&Question> {
+    pub fn open_question(&self, task: &Task) -> Option<&Question> {
         if !matches!(task.status, TaskStatus::InProgress | TaskStatus::Failed) {
             return None;
         }
@@ -113,7 +113,7 @@ impl<'a> TaskContext<'a> {
     }
 
     /// Returns the requests about the task that wait for an answer.
-    pub(super) fn open_requests(&self, id: TaskId) -> impl Iterator<Item = &Request> {
+    pub fn open_requests(&self, id: TaskId) -> impl Iterator<Item = &Request> {
         let is_about_task = move |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == id);
         self.approvals.iter().filter(is_about_task)
     }
