@@ -45,7 +45,7 @@ use crate::stores::accounts::AccountFiles;
 use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
-use crate::stores::workspace::{FILE, OpenMode, OpenOptions, StoreKind, Workspace};
+use crate::stores::workspace::{FILE, OpenMode, OpenOptions, OpenStores, StoreKind};
 use crate::team::handle::TeamHandle;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
@@ -342,7 +342,7 @@ async fn check_programs(spec: &TeamSpec, sandbox: &Sandbox, folder: &Path) -> Re
 /// A team that leads its folder, but does not run yet.
 pub struct OpenTeam {
     team: Team,
-    workspace: Workspace,
+    workspace: OpenStores,
     sandbox: Sandbox,
     folder: PathBuf,
     control_files: Arc<[PathBuf]>,
@@ -408,7 +408,7 @@ fn with_traffic(connect: ModelConnector, record: Option<&Path>, folder: &Path) -
 /// A running team: a [`TeamHandle`] that keeps its folder open. Wait for the team's end before you drop it.
 pub struct RunningTeam {
     handle: TeamHandle,
-    workspace: Workspace,
+    workspace: OpenStores,
 }
 
 impl RunningTeam {

@@ -15,7 +15,7 @@ use brigade::ports::{
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::accounts::AccountFiles;
-use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
+use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, OpenStores};
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::{ToolUser, tools_for};
@@ -77,7 +77,7 @@ pub struct TeamSetup<'a> {
 
 /// A running team; [`RunningTeam::stop`] ends it.
 pub struct RunningTeam {
-    pub workspace: Workspace,
+    pub workspace: OpenStores,
     pub team: TeamHandle,
 }
 

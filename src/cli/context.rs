@@ -16,7 +16,7 @@ use crate::domain::time::UnixMs;
 use crate::embed::{STORE, SystemClock};
 use crate::ports::{Board, Clock, Stores, WaitLimit};
 use crate::service::messages::Outbox;
-use crate::stores::workspace::{OpenMode, OpenOptions, Workspace};
+use crate::stores::workspace::{OpenMode, OpenOptions, OpenStores};
 use crate::ui::command_form::CommandForm;
 use crate::ui::text::wrap;
 
@@ -119,7 +119,7 @@ impl Context {
     ///
     /// # Errors
     /// The workspace does not exist, or a store cannot be opened.
-    pub async fn open(&self, mode: OpenMode) -> CliResult<Workspace> {
+    pub async fn open(&self, mode: OpenMode) -> CliResult<OpenStores> {
         let wait_limit = self.wait_limit.clone();
         let folder = self.location.workspace()?;
         if mode == OpenMode::Write {

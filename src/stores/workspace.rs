@@ -53,8 +53,8 @@ pub struct OpenOptions {
     pub wait_limit: WaitLimit,
 }
 
-/// An open workspace. The leadership and the worker's registration last until it is dropped.
-pub struct Workspace {
+/// The open stores of a workspace. The leadership and the worker's registration last until it is dropped.
+pub struct OpenStores {
     /// The stores.
     pub stores: Stores,
     /// Warnings for the person: no file events, unreliable locks.
@@ -62,8 +62,8 @@ pub struct Workspace {
     _resources: Box<dyn Any + Send + Sync>,
 }
 
-impl Workspace {
-    /// Creates an open workspace. `resources` are dropped with it.
+impl OpenStores {
+    /// Creates open stores. `resources` are dropped with it.
     pub fn new(stores: Stores, warnings: Vec<String>, resources: impl Any + Send + Sync) -> Self {
         Self { stores, warnings, _resources: Box::new(resources) }
     }
@@ -76,7 +76,7 @@ pub struct StoreKind {
     /// The paths in the workspace that commands of agents do not need, such as lock files. Their sandbox hides them.
     pub hidden_paths: &'static [&'static str],
     /// Opens the stores of a workspace. Blocks.
-    pub open: fn(&Path, &OpenOptions) -> StoreResult<Workspace>,
+    pub open: fn(&Path, &OpenOptions) -> StoreResult<OpenStores>,
 }
 
 /// Plain files in the workspace, shared with other programs.
@@ -94,12 +94,12 @@ impl StoreKind {
     /// # Errors
     /// [`crate::ports::StoreError::AlreadyLed`] if another process leads, [`crate::ports::StoreError::NewerFormat`], and
     /// [`crate::ports::StoreError::Io`].
-    pub async fn open(&self, workspace: &Path, options: OpenOptions) -> StoreResult<Workspace> {
+    pub async fn open(&self, workspace: &Path, options: OpenOptions) -> StoreResult<OpenStores> {
         file::blocking(|| (self.open)(workspace, &options)).await
     }
 }
 
-fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<OpenStores> {
     let changes = broadcast::channel(CHANGES_MAX).0;
-    Ok(Workspace::new(memory::stores(Arc::clone(&options.clock), changes), Vec::new(), ()))
+    Ok(OpenStores::new(memory::stores(Arc::clone(&options.clock), changes), Vec::new(), ()))
 }

@@ -20,7 +20,7 @@ use brigade::sandbox::Sandbox;
 use brigade::stores::file::open::open_as;
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::fs::FileSystem;
-use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
+use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores};
 use brigade::team::handle::{TeamCommand, TeamEnd, TeamHandle};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::Tool;
@@ -69,7 +69,7 @@ pub struct RunResult {
 pub struct Process {
     pub files: Arc<ProcessFiles>,
     pub stores: Stores,
-    _workspace: Workspace,
+    _workspace: OpenStores,
 }
 
 /// The process of the lead.

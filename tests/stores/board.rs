@@ -18,7 +18,7 @@ use brigade::stores::file::Durability;
 use brigade::stores::file::board::{BoardFiles, FileBoard};
 use brigade::stores::fs::{FileSystem, LockTimeout, RealFileSystem};
 use brigade::stores::memory::board::MemoryBoard;
-use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
+use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
@@ -34,7 +34,7 @@ struct BoardFixture {
     clock: Arc<ManualClock>,
     changes: broadcast::Receiver<StoreChange>,
     folder: Option<TempDir>,
-    _workspace: Option<Workspace>,
+    _workspace: Option<OpenStores>,
 }
 
 fn in_memory() -> BoardFixture {

@@ -13,7 +13,7 @@ use brigade::ports::{
     Clock, CurrentLead, LeadHolder, Leadership, LeadershipCheck, StoreError, StoreResult, Stores, WorkerSurvey, Workers,
 };
 use brigade::stores::memory;
-use brigade::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, StoreKind, Workspace};
+use brigade::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, OpenStores, StoreKind};
 use tokio::sync::broadcast;
 
 use crate::testkit::lock;
@@ -48,7 +48,7 @@ struct Connection {
     mode: OpenMode,
 }
 
-fn open(address: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+fn open(address: &Path, options: &OpenOptions) -> StoreResult<OpenStores> {
     let mut databases = lock(&DATABASES);
     let database = databases.entry(address.to_owned()).or_insert_with(|| {
         let tables = memory::stores(Arc::clone(&options.clock), broadcast::channel(CHANGES_MAX).0);
@@ -66,7 +66,7 @@ fn open(address: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
         wait_limit: options.wait_limit.clone(),
         ..database.tables.clone()
     };
-    Ok(Workspace::new(stores, Vec::new(), Release(connection)))
+    Ok(OpenStores::new(stores, Vec::new(), Release(connection)))
 }
 
 impl Connection {

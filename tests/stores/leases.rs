@@ -12,7 +12,7 @@ use brigade::ports::{
     Claimant, Clock, CurrentLead, LeadershipCheck, ReclaimRequest, StoreChange, StoreError, StoreResult, Stores,
 };
 use brigade::service::workers;
-use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
+use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores};
 
 use crate::database::{DATABASE, LEASE};
 use crate::support::options;
@@ -20,7 +20,7 @@ use crate::testkit::clock::ManualClock;
 
 const TASKS: usize = 20;
 
-async fn open(address: &Path, clock: &Arc<ManualClock>, mode: OpenMode) -> StoreResult<Workspace> {
+async fn open(address: &Path, clock: &Arc<ManualClock>, mode: OpenMode) -> StoreResult<OpenStores> {
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
     DATABASE.open(address, OpenOptions { clock, ..options(mode) }).await
 }

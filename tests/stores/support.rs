@@ -10,7 +10,7 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
 use brigade::stores::file::state::FileState;
 use brigade::stores::fs::{FileSystem, RealFileSystem};
-use brigade::stores::workspace::{OpenMode, OpenOptions, STORES, Workspace};
+use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores, STORES};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
@@ -41,7 +41,7 @@ pub struct StoreFixture {
     pub kind: &'static str,
     pub stores: Stores,
     _folder: TempDir,
-    _workspace: Workspace,
+    _workspace: OpenStores,
 }
 
 /// New stores of each kind: all kinds keep the same contract.

@@ -25,13 +25,13 @@ use crate::stores::approvals::RequestStore;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 #[cfg(doc)]
 use crate::stores::workspace::StoreKind;
-use crate::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, Workspace};
+use crate::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, OpenStores};
 
 /// Opens the file stores of `workspace`. Blocks.
 ///
 /// # Errors
 /// As [`StoreKind::open`].
-pub fn open(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+pub fn open(workspace: &Path, options: &OpenOptions) -> StoreResult<OpenStores> {
     let workspace = std::path::absolute(workspace).map_err(failed("open", workspace))?;
     if options.mode != OpenMode::ReadOnly {
         refuse_links(&workspace)?;
@@ -52,7 +52,7 @@ pub fn open_as(
     files: Arc<dyn FileSystem>,
     workspace: &Path,
     options: &OpenOptions,
-) -> StoreResult<Workspace> {
+) -> StoreResult<OpenStores> {
     open_over(Platform { files, process, watch: |_, _| Ok(None) }, workspace, options)
 }
 
@@ -64,7 +64,7 @@ struct Platform {
     watch: fn(&Path, broadcast::Sender<StoreChange>) -> Result<Option<Watcher>, NoEvents>,
 }
 
-fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> StoreResult<OpenStores> {
     let files = &platform.files;
     let clock = &options.clock;
     let team_folder = workspace.join(TEAM_FOLDER);
@@ -100,7 +100,7 @@ fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> Sto
     // Without a watch, changes by other programs are not announced.
     let has_events = watcher.is_some();
     let stores = file_stores(files, workspace, options, workers, leadership, changes, has_events)?;
-    Ok(Workspace::new(stores, warnings, (watcher, lead)))
+    Ok(OpenStores::new(stores, warnings, (watcher, lead)))
 }
 
 /// Creates the folders and lock files of the workspace, and makes this process its lead.
