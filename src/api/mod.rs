@@ -1,11 +1,26 @@
 //! What a front end can ask, order and hear in one workspace. Each question has a typed view, without text for people.
 //!
+//! A function takes a [`Workspace`] and returns data, or a [`Refusal`]. No function prints, asks a person, or reads the terminal or the
+//! process's environment.
+//!
 //! | module | content |
 //! |---|---|
+//! | [`workspace`] | opens the stores of a workspace, for one question or order |
+//! | [`location`] | the folder and the config of a workspace |
+//! | [`refusal`] | the answer of a function that does not do what it was asked for |
+//! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
 pub mod cost;
+pub mod location;
+pub mod refusal;
 pub mod task;
 pub mod team;
+pub mod trust;
+pub mod workspace;
+
+pub use location::Location;
+pub use refusal::{ApiResult, Refusal, RefusalCode};
+pub use workspace::Workspace;

@@ -230,10 +230,10 @@ impl AnswerCommand {
 }
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
-    let stores = context.stores(OpenMode::ReadOnly).await?;
-    let approvals = current_approvals(&stores, context.now()).await?;
+    let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
+    let approvals = current_approvals(&stores, context.workspace.now()).await?;
     let open: Vec<&Request> = approvals.open(kind).collect();
-    let now = context.now();
+    let now = context.workspace.now();
     let columns = context.output.columns;
     let views: Vec<RequestView<'_>> = open.iter().copied().map(RequestView::of).collect();
     let answer = context.output.answer(&views, || context.hint(&approvals::list(&open, now, columns)))?;
@@ -259,7 +259,7 @@ impl<'a> RequestView<'a> {
 }
 
 async fn load(context: &Context) -> CliResult<Approvals> {
-    Ok(current_approvals(&context.stores(OpenMode::ReadOnly).await?, context.now()).await?)
+    Ok(current_approvals(&context.workspace.stores(OpenMode::ReadOnly).await?, context.workspace.now()).await?)
 }
 
 /// Shows a request in full. A review has the diff of the work, or only its summary.
@@ -269,7 +269,7 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
 
 async fn show_request(context: &Context, request: &Request, is_summary: bool) -> CliResult<CommandAnswer> {
     let output = context.output;
-    let now = context.now();
+    let now = context.workspace.now();
     let columns = output.columns;
     let renders_markdown = output.renders_markdown();
     let is_review = request.kind == RequestKind::Review;
@@ -295,7 +295,7 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
     };
     let target = target_branch(context, team);
     let diff = |summary_columns| {
-        let workspace = context.location.workspace()?;
+        let workspace = context.workspace.location.workspace()?;
         Ok(GitRepository::review_diff(&workspace, target.as_ref(), commit, summary_columns)?)
     };
     with_summary(context, is_summary, diff).unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
@@ -303,7 +303,7 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
 
 /// The branch that the work of the team, or of the config's only team, goes into.
 pub(super) fn target_branch(context: &Context, team: Option<&str>) -> Option<BranchName> {
-    match context.location.team_if_valid(team) {
+    match context.workspace.location.team_if_valid(team) {
         Some(spec) => Some(spec.target_branch()),
         None => team.map(team_branch),
     }
@@ -336,8 +336,8 @@ async fn answer(
     id: Option<&str>,
     decision: service::approvals::Answer<'_>,
 ) -> CliResult<CommandAnswer> {
-    let stores = context.stores(OpenMode::Write).await?;
-    let approvals = current_approvals(&stores, context.now()).await?;
+    let stores = context.workspace.stores(OpenMode::Write).await?;
+    let approvals = current_approvals(&stores, context.workspace.now()).await?;
     let request = find(&approvals, kind, id)?;
     let id = request.id.clone();
     let approve = decision.approve;
@@ -348,7 +348,7 @@ async fn answer(
     let by = Responder { name: HUMAN, process: &process };
     let digest = decision.digest.or(asked_digest.as_deref());
     let decision = service::approvals::Answer { feedback, digest, ..decision };
-    let given = service::approvals::send_answer(&context.outbox(&stores), by, &id, kind, decision).await;
+    let given = service::approvals::send_answer(&context.workspace.outbox(&stores), by, &id, kind, decision).await;
     let given = given.map_err(|error| refused(error, kind, &id))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };
@@ -377,7 +377,7 @@ fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<
     if request.approved_digest(None).is_ok() || request.answer.is_some() || !is_at_terminal {
         return Ok(None);
     }
-    let call = approvals::card(request, context.now(), context.output.columns, false);
+    let call = approvals::card(request, context.workspace.now(), context.output.columns, false);
     context.print_required(&call).map_err(|error| CliError::refused(format!("cannot show the call: {error}")))?;
     if ask_for_consent(context, "Allow this call? [y/N]")? {
         return Ok(Some(request.digest()));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::location;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::dependencies::TaskLookup;
@@ -74,7 +75,7 @@ impl Clean {
     /// # Errors
     /// A team runs, or a file cannot be removed.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let workspace = context.location.workspace()?;
+        let workspace = context.workspace.location.workspace()?;
         let running_team = RunningTeam::of(context).await?;
         running_team.refuse_if_running("clean")?;
         self.refuse_if_leased(context).await?;
@@ -90,7 +91,7 @@ impl Clean {
             worktrees.iter().partition(|kept| self.worktrees && kept.files.is_some());
         let is_empty = items.is_empty() && branches.is_empty() && taken.is_empty() && removable.is_empty();
         if self.yes && !is_empty {
-            let led = context.open(OpenMode::Lead { team: CLEANER.to_owned() }).await?;
+            let led = context.workspace.open(OpenMode::Lead { team: CLEANER.to_owned() }).await?;
             workers::end_dead(led.stores.workers.as_ref(), &BTreeSet::new()).await?;
             for item in &items {
                 remove(&item.path)?;
@@ -113,7 +114,9 @@ impl Clean {
         });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
-            let line = |item: &Item| format!("{verb} {}\n", one_line(&context.location.display(&item.path)));
+            let line = |item: &Item| {
+                format!("{verb} {}\n", one_line(&location::display(&context.workspace.location, &item.path)))
+            };
             let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(kept.branch.short()));
             let taken_line = |taken: &TakenCommits| format!("{verb} ref {}\n", one_line(&taken.name));
             let folder_line = |kept: &&KeptWorktree| format!("{verb} {}\n", one_line(&kept.folder));
@@ -148,9 +151,9 @@ impl Clean {
         if !self.board {
             return Ok(());
         }
-        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
         let is_leased = |task: &&Arc<Task>| {
-            task.claim.as_ref().and_then(|claim| claim.expires).is_some_and(|end| end > context.now())
+            task.claim.as_ref().and_then(|claim| claim.expires).is_some_and(|end| end > context.workspace.now())
         };
         let leased: Vec<TaskId> = view.tasks.values().filter(is_leased).map(|task| task.id).collect();
         let Some(first) = leased.first() else { return Ok(()) };
@@ -161,7 +164,7 @@ impl Clean {
 
     /// The worktrees and branches of deleted tasks; none without a repository.
     async fn leftovers(&self, context: &Context, workspace: &Path) -> CliResult<Vec<Leftover>> {
-        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
         let is_board_removed = self.board && self.yes;
         let exists = |task: TaskId| !is_board_removed && (view.tasks.contains_key(&task) || view.is_invalid(task));
         Ok(GitRepository::leftovers(workspace, exists).unwrap_or_default())
@@ -174,7 +177,7 @@ impl Clean {
         workspace: &Path,
         options: &KeptOptions,
     ) -> CliResult<Vec<KeptWorktree>> {
-        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
         let is_completed =
             |task: TaskId| view.tasks.get(&task).is_some_and(|task| task.status == TaskStatus::Completed);
         Ok(GitRepository::kept_worktrees(workspace, options, is_completed).unwrap_or_default())
@@ -244,9 +247,9 @@ impl Clean {
 
 /// The options for the inspection of worktrees that are kept.
 fn kept_options(context: &Context) -> CliResult<KeptOptions> {
-    let sandbox = context.location.sandbox(None)?;
+    let sandbox = context.workspace.location.sandbox(None)?;
     let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
-    Ok(KeptOptions { drivers, control_files: context.location.control_files(&[])? })
+    Ok(KeptOptions { drivers, control_files: context.workspace.location.control_files(&[])? })
 }
 
 /// The line about a deleted task's worktree and branch, with the commands that remove them.

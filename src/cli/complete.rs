@@ -289,19 +289,19 @@ impl Vocabulary for WorkspaceVocabulary {
 
 impl WorkspaceVocabulary {
     async fn tasks(&self) -> CliResult<Vec<Candidate>> {
-        let view = self.context.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = self.context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
         Ok(view.tasks.values().map(|task| Candidate::new(task.id.0.to_string(), &task.subject)).collect())
     }
 
     async fn requests(&self, kind: RequestKind) -> CliResult<Vec<Candidate>> {
-        let stores = self.context.stores(OpenMode::ReadOnly).await?;
-        let approvals = current_approvals(&stores, self.context.now()).await?;
+        let stores = self.context.workspace.stores(OpenMode::ReadOnly).await?;
+        let approvals = current_approvals(&stores, self.context.workspace.now()).await?;
         let candidate = |request: &Request| Candidate::new(one_line(&request.id), &request.plan);
         Ok(approvals.open(kind).map(candidate).collect())
     }
 
     fn teams(&self) -> Vec<Candidate> {
-        let config = self.context.location.config_if_valid();
+        let config = self.context.workspace.location.config_if_valid();
         let names = config.map(|config| config.team_names()).unwrap_or_default();
         names.into_iter().map(|name| Candidate::new(name, "")).collect()
     }

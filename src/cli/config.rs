@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::location;
 use super::output::CommandAnswer;
 use crate::config::{Resolved, ResolvedValue, Source, TeamFlags, schema};
 use crate::ui::style::{BOLD, DIM, PLAIN};
@@ -53,7 +54,7 @@ impl ConfigCommand {
 }
 
 fn show(context: &Context, team: Option<&str>) -> CliResult<CommandAnswer> {
-    let config = context.location.config()?;
+    let config = context.workspace.location.config()?;
     let names = match team {
         Some(team) => vec![config.select(Some(team))?],
         None => config.team_names(),
@@ -102,7 +103,7 @@ fn source(source: &Source, context: &Context) -> String {
         Source::Default => "default".to_owned(),
         Source::Flag { flag } => (*flag).to_owned(),
         Source::Environment { variable } => variable.clone(),
-        Source::File { path, line } => format!("{}:{line}", context.location.display(path)),
+        Source::File { path, line } => format!("{}:{line}", location::display(&context.workspace.location, path)),
         Source::Lead { source: lead } => format!("the lead's, {}", self::source(lead, context)),
     }
 }

@@ -34,20 +34,20 @@ impl Cost {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = RunningTeam::with_state(context).await?;
         let name = running_team.team_name(self.team.as_ref());
-        let spec = context.location.team_if_valid(name.as_deref());
+        let spec = context.workspace.location.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
             return Err(super::team::team_choice_error(context));
         };
         if self.reset {
             reset(context, &running_team, &team).await?;
         }
-        let mut totals = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
+        let mut totals = context.workspace.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
         if running_team.lead.is_none() {
             // A kill cut them off. The next launch records the same.
             totals.settle_open_requests();
         }
         if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
-            context.location.config()?.select(Some(&team))?;
+            context.workspace.location.config()?.select(Some(&team))?;
         }
         let (budgets, prices) = spec.as_ref().map(|spec| (Budgets::of(spec), spec.prices.clone())).unwrap_or_default();
         let mut view = CostView::of(&team, &totals, budgets, &prices);
@@ -64,8 +64,8 @@ impl Cost {
 
 async fn reset(context: &Context, running_team: &RunningTeam, team: &str) -> CliResult<()> {
     running_team.refuse_if_running("reset the counters")?;
-    let led = context.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
-    let line = LedgerRecord::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
+    let led = context.workspace.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
+    let line = LedgerRecord::new(context.workspace.now(), LedgerEntry::Reset { team: team.to_owned() });
     led.stores.ledger.append(vec![line]).await?;
     Ok(())
 }

@@ -14,12 +14,13 @@ pub(super) use servers::not_listed;
 
 use super::consent;
 use super::context::Context;
-use super::error::{CliError, CliResult};
+use super::error::CliResult;
 use super::exit::Exit;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
 use super::running_team::RunningTeam;
+use crate::api::Refusal;
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
 use crate::domain::team_spec::{ModelSpec, TeamSpec};
@@ -90,13 +91,13 @@ impl Doctor {
     /// # Errors
     /// The answer cannot be written as JSON.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let view = match context.board(OpenMode::ReadOnly).await {
+        let view = match context.workspace.board(OpenMode::ReadOnly).await {
             Ok(board) => board.view().await.ok(),
             Err(_) => None,
         };
         let mut findings = check_config(context, view.as_deref());
         findings.extend(check_variables(context));
-        match context.location.workspace() {
+        match context.workspace.location.workspace() {
             Ok(workspace) => {
                 findings.extend(nesting_note(context, &workspace).map(|note| warn("workspace", note, NESTING_HINT)));
                 findings.extend(check_links(&workspace));
@@ -108,7 +109,7 @@ impl Doctor {
                 findings.extend(check_lead(context).await);
                 findings.extend(usage::check_reports(context).await);
             }
-            Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
+            Err(error) => findings.push(fail("workspace", error.message, error.next.unwrap_or_default())),
         }
         findings.push(check_confinement(context));
         let specs = model_specs(context);
@@ -148,7 +149,7 @@ fn render(findings: &[Finding], columns: usize) -> String {
 }
 
 fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
-    let config = match context.location.config() {
+    let config = match context.workspace.location.config() {
         Ok(config) => config,
         Err(error) => return config_errors(error),
     };
@@ -171,9 +172,9 @@ fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
 }
 
 /// The errors of a config, each with its own hint.
-fn config_errors(error: CliError) -> Vec<Finding> {
+fn config_errors(error: Refusal) -> Vec<Finding> {
     if error.problems.is_empty() {
-        return vec![fail("config", error.message, error.hint.unwrap_or_default())];
+        return vec![fail("config", error.message, error.next.unwrap_or_default())];
     }
     let finding = |problem: Problem| fail("config", problem.report(), problem.hint.unwrap_or_default());
     error.problems.into_iter().map(finding).collect()
@@ -200,7 +201,9 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
         let text = format!("team {name}: its `command` is not run: you have not agreed to these settings yet");
         return vec![warn("agent", text, "read brigade.toml; at a terminal, `brigade run` asks")];
     }
-    let (Ok(folder), Ok(sandbox)) = (context.location.workspace(), context.location.sandbox(Some(spec))) else {
+    let (Ok(folder), Ok(sandbox)) =
+        (context.workspace.location.workspace(), context.workspace.location.sandbox(Some(spec)))
+    else {
         return Vec::new();
     };
     match providers::check_programs(members(), &sandbox, &folder) {
@@ -214,7 +217,7 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
-    let workspace = context.location.workspace().ok();
+    let workspace = context.workspace.location.workspace().ok();
     let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
     let mut findings = missing_drivers(team, &branch);
     findings.extend(check_branch(team, &branch, view));
@@ -254,7 +257,7 @@ fn check_variables(context: &Context) -> Vec<Finding> {
         let hint = unknown.meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
         warn("environment", format!("unknown variable `{}`", unknown.name), hint)
     };
-    context.location.environment().unknown_variables().into_iter().map(finding).collect()
+    context.workspace.location.environment().unknown_variables().into_iter().map(finding).collect()
 }
 
 /// Reports a control file that is a symbolic link, which a launch refuses.
@@ -366,7 +369,9 @@ fn event_arrives(folder: &Path) -> std::io::Result<bool> {
 }
 
 fn check_free_space(workspace: &Path, context: &Context) -> Finding {
-    if let Some(reason) = context.location.low_disk_reason(context.location.team_if_valid(None).as_ref()) {
+    if let Some(reason) =
+        context.workspace.location.low_disk_reason(context.workspace.location.team_if_valid(None).as_ref())
+    {
         return fail("free space", format!("the team takes no work: {reason}"), "free space on the disk");
     }
     match platform::free_bytes(workspace) {
@@ -381,8 +386,12 @@ fn check_free_space(workspace: &Path, context: &Context) -> Finding {
 }
 
 fn check_confinement(context: &Context) -> Finding {
-    let sandbox = match context.location.workspace() {
-        Ok(_) => context.location.sandbox(context.location.team_if_valid(None).as_ref()).map_err(|error| error.message),
+    let sandbox = match context.workspace.location.workspace() {
+        Ok(_) => context
+            .workspace
+            .location
+            .sandbox(context.workspace.location.team_if_valid(None).as_ref())
+            .map_err(|error| error.message),
         // Without a workspace, doctor can only check the level.
         Err(_) => embed::open_sandbox(&std::env::temp_dir(), &[], &[]).map_err(|error| error.to_string()),
     };
@@ -406,7 +415,7 @@ fn check_confinement(context: &Context) -> Finding {
 
 /// The models of all teams with a valid config.
 fn model_specs(context: &Context) -> Vec<ModelSpec> {
-    let Some(config) = context.location.config_if_valid() else { return Vec::new() };
+    let Some(config) = context.workspace.location.config_if_valid() else { return Vec::new() };
     let teams = config.team_names().into_iter().filter_map(|name| config.team(&name, &TeamFlags::default()).ok());
     teams.flat_map(|team| team.spec.members.into_iter().chain([team.spec.lead])).map(|member| member.model).collect()
 }
@@ -437,7 +446,7 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 /// Reports a lead without heartbeats.
 async fn check_lead(context: &Context) -> Option<Finding> {
     let lead = RunningTeam::with_state(context).await.ok()?.lead?;
-    let health = lead.health(context.now())?;
+    let health = lead.health(context.workspace.now())?;
     let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, lead_health::message(health));
     Some(warn("lead", text, lead_health::hint(health, lead.pid)))
 }

@@ -57,9 +57,9 @@ impl Inbox {
             return Err(CliError::usage(message).hint("`brigade inbox --take` and `--read` are for your own mail"));
         }
         // Only `--take` writes.
-        let stores = context.stores(if self.take { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
+        let stores = context.workspace.stores(if self.take { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         if self.read {
-            let approvals = current_approvals(&stores, context.now()).await?;
+            let approvals = current_approvals(&stores, context.workspace.now()).await?;
             return last_read_mail(context, stores.transcripts.load(HUMAN).await?, &approvals);
         }
         let members = members(context, &stores).await?;
@@ -72,7 +72,7 @@ impl Inbox {
         };
         let messages = mail.messages();
         let is_yours = owner == HUMAN;
-        let approvals = current_approvals(&stores, context.now()).await?;
+        let approvals = current_approvals(&stores, context.workspace.now()).await?;
         let answer = render_messages(context, &messages, is_yours.then_some(&approvals))?;
         if messages.is_empty() {
             if !is_yours {
@@ -85,7 +85,7 @@ impl Inbox {
             // Mail is marked as read only after it was printed.
             let print_error = |error| CliError::refused(format!("cannot print the mail: {error}; it stays unread"));
             context.print_required(&answer.text).map_err(print_error)?;
-            mail.settle(&stores, HUMAN, context.now()).await?;
+            mail.settle(&stores, HUMAN, context.workspace.now()).await?;
             return Ok(CommandAnswer { text: String::new(), ..answer });
         }
         Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
@@ -152,7 +152,7 @@ impl UnreadMail {
 
 /// The names of the running team's members, or of those of the config's only team.
 async fn members(context: &Context, stores: &Stores) -> CliResult<Vec<Name>> {
-    let team = RunningTeam::of(context).await?.spec(&context.location);
+    let team = RunningTeam::of(context).await?.spec(&context.workspace.location);
     Ok(match team {
         Some(team) => names_of_team(&team, &stores.roster.read().await?),
         None => Vec::new(),
@@ -214,7 +214,7 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
         (None, MessageType::Message) => Some(RequestKind::Review),
         _ => None,
     };
-    let mut out = heading(message, kind, context.now());
+    let mut out = heading(message, kind, context.workspace.now());
     let dim = |text: &str| paint(DIM, &indented(&context.hint(text), columns, INDENT));
     match stored.filter(|request| kind.is_some() && request.report.is_some()) {
         // The message text is for a reviewing agent, so the person sees the report instead.
@@ -236,9 +236,9 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
     let answer = stored.and_then(|request| request.answer.as_ref());
     let hint = match (answer, kind.zip(id)) {
         _ if approvals.is_none() => None,
-        (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.now()))),
+        (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.workspace.now()))),
         (None, Some((kind, id))) if kind != RequestKind::Shutdown => {
-            let unknown = Request::new(id, kind, &message.from, HUMAN, context.now());
+            let unknown = Request::new(id, kind, &message.from, HUMAN, context.workspace.now());
             Some(approvals::how_to_answer(stored.unwrap_or(&unknown)))
         }
         _ if Questions::is_question_to_person(message) => {

@@ -14,6 +14,7 @@ use starter::{Provider, Template};
 use super::consent;
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::location;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
@@ -77,10 +78,10 @@ impl Init {
     /// A brigade.toml exists, the name is invalid, or a file cannot be written.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let team = Name::new(&self.team)?;
-        let folder = context.location.new_workspace()?;
+        let folder = context.workspace.location.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let path = context.location.display(&config);
+            let path = location::display(&context.workspace.location, &config);
             let message = format!("cannot write {path}: it exists already");
             let arguments = self.forced_arguments(&team);
             return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
@@ -122,7 +123,7 @@ impl Init {
         }
         record_agreement(context, &team, &folder, &files);
         let answer = context.output.answer(&changes, || {
-            let display = |file: &str| context.location.display(&folder.join(file));
+            let display = |file: &str| location::display(&context.workspace.location, &folder.join(file));
             let other_plan = if plan_file == PLAN_FILE {
                 String::new()
             } else {

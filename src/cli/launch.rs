@@ -165,18 +165,18 @@ impl LaunchArguments {
     }
 
     fn prepare(self, context: &Context, lifetime: Lifetime, may_interact: bool) -> CliResult<LaunchRequest> {
-        let config = context.location.config()?;
+        let config = context.workspace.location.config()?;
         config.check_variables()?;
         let name = self.select_team(&config, lifetime)?;
         let format = self.format(context);
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
-        let workspace = context.location.workspace()?;
+        let workspace = context.workspace.location.workspace()?;
         let plans = read_plans(&resolved.spec.plans, &workspace, resolved.accepts_for_plan())?;
         // A pipe can be read only once.
         resolved.spec.plans.retain(|path| path.is_file());
-        let control_files = context.location.control_files(&resolved.spec.plans)?;
+        let control_files = context.workspace.location.control_files(&resolved.spec.plans)?;
         let tasks: Vec<_> = plans.iter().flat_map(|plan| &plan.tasks).map(named_task).collect();
         warn_of_skipped_blocks(context, Some(&resolved.spec), &tasks);
         if format == OutputFormat::Text
@@ -230,7 +230,7 @@ impl LaunchArguments {
             plan,
             workspace,
             control_files,
-            named_config: context.location.named_config(),
+            named_config: context.workspace.location.named_config(),
         })
     }
 

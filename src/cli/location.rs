@@ -1,224 +1,56 @@
-//! The folder, the config and the workspace that a command works with.
+//! The location of a command, from its flags and the environment of the process, and its forms for people.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::Global;
 use super::commands::WORKSPACE_COMMANDS;
 use super::error::{CliError, CliResult};
-use crate::config::diagnostics::ConfigError;
-use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
-use crate::config::{Config, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
-use crate::domain::system_error;
-use crate::domain::team_spec::TeamSpec;
-use crate::embed;
-use crate::sandbox::Sandbox;
+use crate::api::Location;
+use crate::config::{Environment, UnknownVariable, VARIABLE_PREFIX};
 use crate::sandbox::protected_paths::user_config_file;
-use crate::stores::workspace::{BOARD_FOLDER, TEAM_FOLDER};
-use crate::team::write_retry::low_disk_reason;
 use crate::ui::command_form::{GlobalFlags, shell_word};
 use crate::ui::style::warning;
 use crate::ui::text::one_line;
 
-/// The current folder of a command, and the flags and variables that select its config and its workspace.
-#[derive(Debug, Clone)]
-pub struct Location {
-    /// The path from `--config` as it was typed.
-    config: Option<PathBuf>,
-    /// The path from `--workspace` as it was typed.
-    workspace: Option<PathBuf>,
-    environment: Environment,
+/// Reads the current folder, the path of the user's config and the `BRIGADE_` variables.
+///
+/// # Errors
+/// The current folder does not exist.
+pub fn read(global: Global) -> CliResult<Location> {
+    let current_folder =
+        std::env::current_dir().map_err(|error| CliError::usage(format!("cannot use the current folder: {error}")))?;
+    let variables: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
+        .collect();
+    let environment = Environment { current_folder, user_file: user_config_file(), variables };
+    Ok(Location::new(global.config, global.workspace, environment))
 }
 
-impl Location {
-    /// Reads the current folder, the path of the user's config and the `BRIGADE_` variables.
-    ///
-    /// # Errors
-    /// The current folder does not exist.
-    pub fn new(config: Option<PathBuf>, workspace: Option<PathBuf>) -> CliResult<Self> {
-        // An empty variable counts as none.
-        let [config, workspace] = [config, workspace].map(|path| path.filter(|path| !path.as_os_str().is_empty()));
-        let current_folder = std::env::current_dir()
-            .map_err(|error| CliError::usage(format!("cannot use the current folder: {error}")))?;
-        let variables: BTreeMap<String, String> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-            .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
-            .collect();
-        let environment = Environment { current_folder, user_file: user_config_file(), variables };
-        Ok(Self { config, workspace, environment })
-    }
+/// Warnings about variables that may be misspelt settings.
+pub fn variable_warnings(location: &Location) -> Vec<String> {
+    let warning = |unknown: UnknownVariable| {
+        let meant = unknown.meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        warning(&format!("unknown variable `{}`{meant}", one_line(&unknown.name)))
+    };
+    location.environment().unknown_variables().into_iter().map(warning).collect()
+}
 
-    /// The current folder of the process.
-    pub fn current_folder(&self) -> &Path {
-        &self.environment.current_folder
-    }
+/// The flags `--config` and `--workspace` as they were typed. Hints repeat them.
+pub fn flags(location: &Location) -> GlobalFlags {
+    let named = [("--config", &location.config), ("--workspace", &location.workspace)];
+    let flags = named
+        .into_iter()
+        .filter_map(|(flag, path)| Some(format!("{flag} {}", shell_word(&path.as_ref()?.to_string_lossy()))));
+    GlobalFlags { flags: flags.collect::<Vec<_>>().join(" "), commands: &WORKSPACE_COMMANDS }
+}
 
-    /// The current folder, the user's config file and the variables of the process.
-    pub fn environment(&self) -> &Environment {
-        &self.environment
-    }
-
-    /// Warnings about variables that may be misspelt settings.
-    pub fn variable_warnings(&self) -> Vec<String> {
-        let warning = |unknown: UnknownVariable| {
-            let meant = unknown.meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-            warning(&format!("unknown variable `{}`{meant}", one_line(&unknown.name)))
-        };
-        self.environment.unknown_variables().into_iter().map(warning).collect()
-    }
-
-    /// The config file: the one from `--config`, or the nearest one upwards. The search starts in the folder from `--workspace`, then in
-    /// the current folder.
-    ///
-    /// # Errors
-    /// Another user could have created the nearest file; see [`check_owner`].
-    pub fn config_file(&self) -> CliResult<Option<PathBuf>> {
-        if let Some(named) = self.named_config() {
-            return Ok(Some(named));
-        }
-        let of_workspace = self.named_workspace().as_deref().map(find_upwards).transpose()?.flatten();
-        Ok(match of_workspace {
-            Some(file) => Some(file),
-            None => find_upwards(self.current_folder())?,
-        })
-    }
-
-    /// The config file from `--config`.
-    pub fn named_config(&self) -> Option<PathBuf> {
-        Some(self.current_folder().join(self.config.as_ref()?))
-    }
-
-    fn named_workspace(&self) -> Option<PathBuf> {
-        Some(self.current_folder().join(self.workspace.as_ref()?))
-    }
-
-    /// The flags `--config` and `--workspace` as they were typed. Hints repeat them.
-    pub fn flags(&self) -> GlobalFlags {
-        let named = [("--config", &self.config), ("--workspace", &self.workspace)];
-        let flags = named
-            .into_iter()
-            .filter_map(|(flag, path)| Some(format!("{flag} {}", shell_word(&path.as_ref()?.to_string_lossy()))));
-        GlobalFlags { flags: flags.collect::<Vec<_>>().join(" "), commands: &WORKSPACE_COMMANDS }
-    }
-
-    /// The workspace: the folder from `--workspace`, else the folder of the config. Without a config it is the nearest folder upwards
-    /// that has a board or the files of a team.
-    ///
-    /// # Errors
-    /// No workspace was found, or it is not a folder.
-    pub fn workspace(&self) -> CliResult<PathBuf> {
-        let folder = match (self.named_workspace(), self.named_config()) {
-            (Some(folder), _) => Some(folder),
-            (None, Some(file)) => {
-                let reason = match file.metadata() {
-                    Ok(about) if about.is_dir() => Some("it is a folder".to_owned()),
-                    about => about.err().map(|error| system_error::reason(&error)),
-                };
-                if let Some(reason) = reason {
-                    let path = self.config.clone().unwrap_or(file);
-                    return Err(ConfigError::Unreadable { path, reason }.into());
-                }
-                file.parent().map(Path::to_owned)
-            }
-            (None, None) => self.found_workspace()?,
-        };
-        let Some(folder) = folder else {
-            return Err(ConfigError::NotFound(self.current_folder().to_owned()).into());
-        };
-        let unusable = |reason: String| {
-            let message = format!("cannot use the workspace {}: {reason}", folder.display());
-            CliError::usage(message).hint("name its folder with --workspace DIR or BRIGADE_WORKSPACE")
-        };
-        match folder.canonicalize() {
-            Ok(folder) if folder.is_dir() => Ok(folder),
-            Ok(_) => Err(unusable("it is not a folder".to_owned())),
-            Err(error) => Err(unusable(system_error::reason(&error))),
-        }
-    }
-
-    /// The nearest workspace upwards. The owner of its board is checked like the owner of its config.
-    fn found_workspace(&self) -> CliResult<Option<PathBuf>> {
-        let here = self.current_folder();
-        let boards = [BOARD_FOLDER, TEAM_FOLDER];
-        let Some(file) = find_upwards(here)? else { return Ok(find_folder_upwards(here, &boards)?) };
-        let folder = file.parent().unwrap_or(here);
-        boards.iter().try_for_each(|name| check_owner(&folder.join(name), here))?;
-        Ok(Some(folder.to_owned()))
-    }
-
-    /// The files that no tool of a member may write; see [`embed::default_control_files`].
-    ///
-    /// # Errors
-    /// The workspace does not exist.
-    pub fn control_files(&self, plans: &[PathBuf]) -> CliResult<Vec<PathBuf>> {
-        let workspace = self.workspace()?;
-        let configs: Vec<PathBuf> = self.config_file()?.into_iter().chain(self.environment.user_file.clone()).collect();
-        Ok(embed::default_control_files(&workspace, &configs, plans))
-    }
-
-    /// The sandbox of commands in the workspace.
-    ///
-    /// # Errors
-    /// The workspace does not exist, or a control file cannot be protected.
-    pub fn sandbox(&self, team: Option<&TeamSpec>) -> CliResult<Sandbox> {
-        let control_files = self.control_files(team.map_or(&[], |team| team.plans.as_slice()))?;
-        let writable = team.map(|team| team.writable.as_slice()).unwrap_or_default();
-        embed::open_sandbox(&self.workspace()?, &control_files, writable)
-            .map_err(|error| CliError::refused(error.to_string()))
-    }
-
-    /// The folder for a new config: the one from `--workspace`, or the current folder. A missing folder is created.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
-    pub fn new_workspace(&self) -> CliResult<PathBuf> {
-        let folder = self.named_workspace().unwrap_or_else(|| self.current_folder().to_owned());
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| CliError::usage(format!("cannot use {}: {error}", folder.display())))?;
-        Ok(folder)
-    }
-
-    /// Loads the config.
-    ///
-    /// # Errors
-    /// The config does not exist or is invalid.
-    pub fn config(&self) -> CliResult<Config> {
-        let file = self.config_file()?;
-        if file.is_none() && self.environment.user_file.as_deref().is_none_or(|path| !path.is_file()) {
-            let folder = self.current_folder().to_owned();
-            return Err(ConfigError::NotFound(folder).into());
-        }
-        Ok(self.load(file.as_deref())?)
-    }
-
-    fn load(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
-        let load = if self.config.is_some() { Config::load } else { Config::load_found };
-        load(file, self.environment.clone())
-    }
-
-    /// The config, for commands that also work without a valid one.
-    pub fn config_if_valid(&self) -> Option<Config> {
-        self.load(self.config_file().ok()?.as_deref()).ok()
-    }
-
-    /// The team with this name, or the only team of the config. `None` if the config is missing or invalid.
-    pub fn team_if_valid(&self, name: Option<&str>) -> Option<TeamSpec> {
-        let config = self.config_if_valid()?;
-        let name = config.select(name).ok()?;
-        Some(config.team(&name, &TeamFlags::default()).ok()?.spec)
-    }
-
-    /// The reason why the team takes no work, if its disk has too little free space.
-    pub fn low_disk_reason(&self, team: Option<&TeamSpec>) -> Option<String> {
-        let limits = team.map(|team| team.limits.clone()).unwrap_or_default();
-        low_disk_reason(&self.workspace().ok()?, limits.free_bytes_min)
-    }
-
-    /// A path as people read it: relative if it is below the current folder.
-    pub fn display(&self, path: &Path) -> String {
-        match path.strip_prefix(self.current_folder()) {
-            Ok(relative) if relative.as_os_str().is_empty() => ".".to_owned(),
-            Ok(relative) => relative.display().to_string(),
-            Err(_) => path.display().to_string(),
-        }
+/// A path as people read it: relative if it is below the current folder.
+pub fn display(location: &Location, path: &Path) -> String {
+    match path.strip_prefix(location.current_folder()) {
+        Ok(relative) if relative.as_os_str().is_empty() => ".".to_owned(),
+        Ok(relative) => relative.display().to_string(),
+        Err(_) => path.display().to_string(),
     }
 }

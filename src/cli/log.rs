@@ -83,7 +83,7 @@ impl Log {
         let mut shown = LogText::new(context, choice).await?;
         let run = RunStart::default();
         let members = BTreeSet::new();
-        let mut filter = EventFilter { log: &self, now: context.now(), run, last_seq: None, members };
+        let mut filter = EventFilter { log: &self, now: context.workspace.now(), run, last_seq: None, members };
         let mut reader = run_selection::reader(context, choice).await?;
         let events = match choice {
             RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth).await?.events,
@@ -225,10 +225,10 @@ struct LogText {
 
 impl LogText {
     async fn new(context: &Context, choice: RunChoice) -> CliResult<Self> {
-        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
         Ok(Self {
             output: context.output,
-            now: context.now(),
+            now: context.workspace.now(),
             has_run_headings: choice == RunChoice::All,
             subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
             timeline: Timeline::new(context.output.columns, context.output.renders_markdown()),
@@ -278,7 +278,7 @@ fn last_lines(text: &str, count: usize) -> &str {
 async fn list(context: &Context) -> CliResult<CommandAnswer> {
     let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
     let shown: Vec<serde_json::Value> = runs.iter().rev().map(as_json).collect();
-    let now = context.now();
+    let now = context.workspace.now();
     let answer = context.output.answer(&shown, || {
         let mut table = Table::new(&["RUN", "TEAM", "BEGAN", "TOOK", "EVENTS", "ENDED"])
             .numbers(&["RUN", "EVENTS"])

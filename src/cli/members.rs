@@ -49,7 +49,7 @@ pub(super) fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Nam
 /// The inboxes cannot be opened.
 pub(super) async fn open_inboxes(context: &Context, stores: &Stores) -> CliResult<Option<TeamSpec>> {
     let running_team = RunningTeam::of(context).await?;
-    let team = context.location.team_if_valid(running_team.team.as_deref());
+    let team = context.workspace.location.team_if_valid(running_team.team.as_deref());
     if running_team.lead.is_none()
         && let Some(team) = &team
     {
@@ -63,13 +63,13 @@ pub(super) async fn open_inboxes(context: &Context, stores: &Stores) -> CliResul
 /// spawned.
 pub(super) async fn all_names(context: &Context) -> Vec<String> {
     let mut names = Vec::new();
-    if let Some(config) = context.location.config_if_valid() {
+    if let Some(config) = context.workspace.location.config_if_valid() {
         for team in config.team_names() {
             let Ok(team) = config.team(&team, &TeamFlags::default()) else { continue };
             names.extend(team.spec.members.iter().map(|member| member.name.to_string()));
         }
     }
-    if let Ok(stores) = context.stores(OpenMode::ReadOnly).await {
+    if let Ok(stores) = context.workspace.stores(OpenMode::ReadOnly).await {
         let roster = stores.roster.read().await.unwrap_or_default();
         names.extend(roster.into_iter().map(|member| member.name));
     }

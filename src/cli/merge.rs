@@ -50,17 +50,17 @@ impl Merge {
             return Err(CliError::refused(message).hint("isolation = \"worktree\" gives a team its own branch"));
         }
         consent::confirm_merge(context, &team, self.trust)?;
-        let sandbox = context.location.sandbox(Some(&team))?;
+        let sandbox = context.workspace.location.sandbox(Some(&team))?;
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
         if self.taken { record_taken(context, &team, drivers).await } else { merge(context, &team, drivers).await }
     }
 
     async fn selected_team(&self, context: &Context) -> CliResult<TeamSpec> {
         let name = RunningTeam::with_state(context).await?.team_name(self.team.as_ref());
-        if let Some(spec) = context.location.team_if_valid(name.as_deref()) {
+        if let Some(spec) = context.workspace.location.team_if_valid(name.as_deref()) {
             return Ok(spec);
         }
-        let config = context.location.config()?;
+        let config = context.workspace.location.config()?;
         config.select(name.as_deref())?;
         Err(team_choice_error(context))
     }
@@ -72,9 +72,9 @@ fn recorded_merges(view: &BoardView) -> Vec<RecordedMerge> {
 
 async fn merge(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> CliResult<CommandAnswer> {
     let branch = team.target_branch();
-    let workspace = context.location.workspace()?;
+    let workspace = context.workspace.location.workspace()?;
     // Without the board, only the text about a deleted branch is shorter.
-    let board = context.board(OpenMode::ReadOnly).await?;
+    let board = context.workspace.board(OpenMode::ReadOnly).await?;
     let recorded = board.view().await.map(|view| recorded_merges(&view)).unwrap_or_default();
     let TakeOver { into, before, after, is_taken, unsigned_commits } =
         GitRepository::take_over(&workspace, team.name.as_str(), &branch, &recorded, drivers)?;
@@ -114,9 +114,9 @@ async fn record_taken(context: &Context, team: &TeamSpec, drivers: DriverOptions
         let message = format!("cannot set aside {}: it is a branch of yours", one_line(team.target_branch().short()));
         return Err(CliError::refused(message).hint("move it with `git branch -f`, or remove merge_into"));
     }
-    let workspace = context.location.workspace()?;
+    let workspace = context.workspace.location.workspace()?;
     // No team can start meanwhile.
-    let led = context.open(OpenMode::Lead { team: team.name.to_string() }).await?;
+    let led = context.workspace.open(OpenMode::Lead { team: team.name.to_string() }).await?;
     let view = led.stores.board.view().await?;
     let is_completed = |task: &&Arc<Task>| task.status == TaskStatus::Completed;
     let completed: Vec<TaskId> = view.tasks.values().filter(is_completed).map(|task| task.id).collect();

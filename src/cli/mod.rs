@@ -160,7 +160,9 @@ fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
     }
     let outcome = Context::new(cli.global, output).and_then(|context| {
         if cli.command.warns_of_variables() && !output.json {
-            context.location.variable_warnings().iter().for_each(|warning| output.print_note(warning));
+            location::variable_warnings(&context.workspace.location)
+                .iter()
+                .for_each(|warning| output.print_note(warning));
         }
         cli.command.run_with_hints(&context, launcher)
     });

@@ -12,7 +12,7 @@ use crate::ui::text::one_line;
 pub fn nesting_note(context: &Context, workspace: &Path) -> Option<String> {
     let workspace = workspace.canonicalize().ok()?;
     let outer = workspace_above(&workspace, &[BOARD_FOLDER, TEAM_FOLDER])?;
-    let config = context.location.config_file().ok().flatten().and_then(|file| file.canonicalize().ok());
+    let config = context.workspace.location.config_file().ok().flatten().and_then(|file| file.canonicalize().ok());
     if config.as_deref().and_then(Path::parent) == Some(outer.as_path()) {
         return None;
     }

@@ -71,7 +71,7 @@ impl Replay {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
         let run = &run_selection::nth(context, nth).await?;
-        let replay = RunReplay { run, now: context.now(), task: self.task };
+        let replay = RunReplay { run, now: context.workspace.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
             let from = self.from.unwrap_or(Moment::First).index_in(run, replay.now)?;
             let to = self.to.unwrap_or(Moment::Latest).index_in(run, replay.now)?;

@@ -65,7 +65,7 @@ impl Run {
 /// The workspace does not exist.
 pub async fn reader(context: &Context, choice: RunChoice) -> CliResult<Box<dyn EventReader>> {
     let runs = if choice == RunChoice::Nth(1) { Runs::Newest } else { Runs::All };
-    Ok(context.stores(OpenMode::ReadOnly).await?.events.reader(runs))
+    Ok(context.workspace.stores(OpenMode::ReadOnly).await?.events.reader(runs))
 }
 
 /// Splits events into runs, the newest last.
@@ -95,7 +95,8 @@ pub async fn nth(context: &Context, nth: usize) -> CliResult<Run> {
 fn no_such_run(context: &Context, nth: usize, count: usize) -> CliError {
     match count {
         0 => {
-            let teams = context.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
+            let teams =
+                context.workspace.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
             let team = teams.first().map_or("TEAM", String::as_str);
             CliError::usage("the event log is empty: no team has run yet")
                 .hint(format!("`brigade run {}`", shell_word(team)))

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::location::Location;
 use super::team::reports_of;
+use crate::api::Location;
 use crate::api::team::{LeadHealth, TeamProcess};
 use crate::domain::records::LeadRecord;
 use crate::domain::state::{Mode, SharedState};
@@ -135,7 +135,7 @@ impl RunningTeam {
     /// # Errors
     /// The workspace does not exist or cannot be read.
     pub async fn with_state(context: &Context) -> CliResult<Self> {
-        let stores = context.stores(OpenMode::ReadOnly).await?;
+        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
         let state = stores.state.read().await?;
         let mut running_team = Self::in_stores(&stores, context).await?;
         if let Some(lead) = &mut running_team.lead {
@@ -150,12 +150,13 @@ impl RunningTeam {
     /// # Errors
     /// The workspace does not exist or cannot be read.
     pub async fn of(context: &Context) -> CliResult<Self> {
-        Self::in_stores(&context.stores(OpenMode::ReadOnly).await?, context).await
+        Self::in_stores(&context.workspace.stores(OpenMode::ReadOnly).await?, context).await
     }
 
     async fn in_stores(stores: &Stores, context: &Context) -> CliResult<Self> {
         // Outside of a team's commands there is no such mark.
-        let surrounding_mark = context.location.environment().variables.get(WORKER_VARIABLE).map(String::as_str);
+        let surrounding_mark =
+            context.workspace.location.environment().variables.get(WORKER_VARIABLE).map(String::as_str);
         let live = stores.workers.survey(&BTreeSet::new()).await?.live;
         let leader = match stores.leadership.current().await? {
             CurrentLead::Obstructed(obstacle) => {

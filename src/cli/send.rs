@@ -37,7 +37,7 @@ impl Send {
         if text.trim().is_empty() {
             return Err(CliError::usage("cannot send an empty message"));
         }
-        let stores = context.stores(OpenMode::Write).await?;
+        let stores = context.workspace.stores(OpenMode::Write).await?;
         let team = members::open_inboxes(context, &stores).await?;
         let mut is_outside = false;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
@@ -59,7 +59,7 @@ impl Send {
             return Err(CliError::usage("cannot send to `all`: the team has no teammates")
                 .hint("to write to the lead: `brigade send lead TEXT`"));
         }
-        let sent = context.outbox(&stores).send_from_person(&self.to, &members, &text).await;
+        let sent = context.workspace.outbox(&stores).send_from_person(&self.to, &members, &text).await;
         let sent = sent.map_err(|error| send_error(error, team.as_ref()))?;
         let number = sent.len();
         let answer = context.output.answer(&sent, || {

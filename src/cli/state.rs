@@ -35,12 +35,12 @@ impl State {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let is_set = self.mode.is_some();
         if self.mode == Some(Mode::RunCleanup)
-            && let Some(team) = RunningTeam::of(context).await?.spec(&context.location)
+            && let Some(team) = RunningTeam::of(context).await?.spec(&context.workspace.location)
         {
             check_lead_has_model(&team, None, Lifetime::FollowState(self.mode))?;
         }
         // A command that only shows something writes nothing.
-        let stores = context.stores(if is_set { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
+        let stores = context.workspace.stores(if is_set { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         let state = match self.mode {
             Some(mode) => {
                 let desired = DesiredStateChange { mode, by: SetBy::Person, note: self.note, only_if: None };
@@ -72,9 +72,9 @@ impl State {
 
 /// The line that says if the team runs; empty if no team is known.
 fn process_line(context: &Context, running_team: &RunningTeam) -> String {
-    let only_team = || context.location.team_if_valid(None).map(|spec| spec.name.to_string());
+    let only_team = || context.workspace.location.team_if_valid(None).map(|spec| spec.name.to_string());
     let Some(team) = running_team.team_name(None).or_else(only_team) else { return String::new() };
-    format!("{} {}\n", paint(BOLD, &one_line(&team)), process(&running_team.process(&team, context.now())))
+    format!("{} {}\n", paint(BOLD, &one_line(&team)), process(&running_team.process(&team, context.workspace.now())))
 }
 
 fn text(state: &SharedState) -> String {

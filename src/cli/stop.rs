@@ -149,7 +149,7 @@ async fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
 
 /// Returns the error for a team in place of a teammate.
 fn team_as_teammate(context: &Context, running_team: &RunningTeam, name: &str) -> Option<CliError> {
-    let config = context.location.config_if_valid()?;
+    let config = context.workspace.location.config_if_valid()?;
     let is_team = config.team_names().iter().any(|team| team.as_str() == name);
     if !is_team {
         return None;
@@ -168,15 +168,15 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswe
         return Err(CliError::usage(message).hint("`brigade stop` without a name stops the whole team"));
     }
     // Reading and sending need no lock. The running team has opened the inboxes.
-    refuse_links(&context.location.workspace()?)?;
-    let stores = context.stores(OpenMode::ReadOnly).await?;
+    refuse_links(&context.workspace.location.workspace()?)?;
+    let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
     let reports = stores.state.read().await?.map(|state| state.teammates()).unwrap_or_default();
     let report = reports.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report);
     if report.is_some_and(|report| report.is_gone()) {
         let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
         return Ok(done.note(format!("{} is already stopped; {}", one_line(name), next_start(context, name))));
     }
-    let id = context.outbox(&stores).send_stop_request(name, now).await?;
+    let id = context.workspace.outbox(&stores).send_stop_request(name, now).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
     let is_idle =
         report.is_some_and(|report| report.phase == ReportedPhase::Idle) && !holds_task(context, name).await?;
@@ -194,7 +194,7 @@ pub(super) fn next_start(context: &Context, name: &str) -> &'static str {
         let teams = config.team_names().into_iter().filter_map(|team| config.team(&team, &TeamFlags::default()).ok());
         teams.into_iter().any(|team| team.spec.members.iter().any(|member| member.name.is_same(name)))
     };
-    match context.location.config_if_valid() {
+    match context.workspace.location.config_if_valid() {
         Some(config) if !has_member(&config) => "it starts again if the lead spawns it",
         _ => "the next launch starts it again",
     }
@@ -202,7 +202,7 @@ pub(super) fn next_start(context: &Context, name: &str) -> &'static str {
 
 /// Returns true if the teammate works on a task. The board says it before the team reports it.
 async fn holds_task(context: &Context, name: &str) -> CliResult<bool> {
-    let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+    let view = context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
     let is_owner = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
     Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_owner(task)))
 }

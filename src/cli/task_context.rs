@@ -18,20 +18,20 @@ use crate::stores::workspace::OpenMode;
 /// # Errors
 /// The approvals cannot be read.
 pub(super) async fn load<'v>(context: &Context, view: &'v BoardView) -> CliResult<TaskContext<'v>> {
-    let pending = PendingForPerson::of(&context.stores(OpenMode::ReadOnly).await?).await?;
+    let pending = PendingForPerson::of(&context.workspace.stores(OpenMode::ReadOnly).await?).await?;
     Ok(TaskContext {
         live_workers: live_workers(context, view).await,
         approvals: pending.approvals,
         questions: pending.questions,
-        candidates: context.location.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
-        ..TaskContext::of(view, context.now())
+        candidates: context.workspace.location.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
+        ..TaskContext::of(view, context.workspace.now())
     })
 }
 
 /// The tasks in progress whose worker has died.
 pub(super) async fn abandoned_tasks<'v>(context: &Context, view: &'v BoardView) -> Vec<&'v Task> {
     let live_workers = live_workers(context, view).await;
-    let task_context = TaskContext { live_workers, ..TaskContext::of(view, context.now()) };
+    let task_context = TaskContext { live_workers, ..TaskContext::of(view, context.workspace.now()) };
     let tasks = view.tasks.values().map(Arc::as_ref);
     tasks.filter(|task| task_context.is_abandoned(task)).collect()
 }

@@ -49,13 +49,13 @@ impl Team {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let TeamStatus { team, board, waiting, running_team, spec } =
             TeamStatus::read(context, self.team.as_ref()).await?;
-        let answer = context.output.answer(&team, || render(&team, context.now(), context.output.columns))?;
+        let answer = context.output.answer(&team, || render(&team, context.workspace.now(), context.output.columns))?;
         let mut warnings = Vec::new();
         if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
             warnings.push(format!("{reason}; {remedy}"));
         }
         let is_running = team.process.running;
-        if is_running && let Some(reason) = context.location.low_disk_reason(spec.as_ref()) {
+        if is_running && let Some(reason) = context.workspace.location.low_disk_reason(spec.as_ref()) {
             warnings.push(format!("the team takes no work: {reason}"));
         }
         // The first line of a team that does not run says so, whatever its state.
@@ -70,7 +70,7 @@ impl Team {
         let mut team_branch = None;
         if !is_running
             && let Some(spec) = &spec
-            && let Ok(workspace) = context.location.workspace()
+            && let Ok(workspace) = context.workspace.location.workspace()
         {
             team_branch = TeamBranch::of(spec, &workspace).and_then(|branch| branch.sentence(Some(&board)));
         }
@@ -101,18 +101,18 @@ impl TeamStatus {
     pub async fn read(context: &Context, named: Option<&String>) -> CliResult<Self> {
         let running_team = RunningTeam::with_state(context).await?;
         let name = running_team.team_name(named);
-        let spec = context.location.team_if_valid(name.as_deref());
+        let spec = context.workspace.location.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(team_choice_error(context));
         };
         if spec.is_none() && named.is_some() && running_team.team.as_deref() != Some(&name) {
-            context.location.config()?.select(Some(&name))?;
+            context.workspace.location.config()?.select(Some(&name))?;
         }
-        let stores = context.stores(OpenMode::ReadOnly).await?;
+        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
         let roster = stores.roster.read().await?;
         let board = stores.board.view().await?;
         let waiting = PendingForPerson::of(&stores).await?;
-        let process = running_team.process(&name, context.now());
+        let process = running_team.process(&name, context.workspace.now());
         let mut team = assemble(name, process, spec.as_ref(), &running_team, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
         Ok(Self { team, board, waiting, running_team, spec })
@@ -170,9 +170,9 @@ fn question_notes(waiting: &PendingForPerson, team: &TeamView) -> Vec<String> {
 
 /// The error of a command that cannot choose a team.
 pub(super) fn team_choice_error(context: &Context) -> CliError {
-    let config = match context.location.config() {
+    let config = match context.workspace.location.config() {
         Ok(config) => config,
-        Err(error) => return error,
+        Err(error) => return error.into(),
     };
     // A team with an invalid config cannot be chosen.
     match config.select(None).and_then(|name| config.team(&name, &TeamFlags::default())) {

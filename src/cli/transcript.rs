@@ -33,7 +33,7 @@ impl Transcript {
     /// # Errors
     /// There is no such member, or its transcript cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let stores = context.stores(OpenMode::ReadOnly).await?;
+        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
         let name = &members::find_name(context, &self.name, &[LEAD]).await?;
         let records = stores.transcripts.load(name).await?;
         let hidden = records.len().saturating_sub(usize::try_from(self.last).unwrap_or(usize::MAX));

@@ -38,22 +38,25 @@ impl Why {
     /// # Errors
     /// There is no workspace, or it cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let stores = context.stores(OpenMode::ReadOnly).await?;
+        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
         let view = stores.board.view().await?;
         let running_team = RunningTeam::with_state(context).await?;
-        let team = running_team.spec(&context.location);
+        let team = running_team.spec(&context.workspace.location);
         let task_context = TaskContext {
             candidates: current_members(team.as_ref(), &running_team),
             quarantined_tasks: stores.board.quarantined_tasks().await?,
             team: TeamCondition {
-                lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
+                lead_health: running_team
+                    .lead
+                    .as_ref()
+                    .and_then(|lead| Some((lead.health(context.workspace.now())?, lead.pid))),
                 running: running_team.team,
                 desired: running_team.desired,
                 spent_budget: match (&team, &running_team.state) {
                     (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
                     _ => None,
                 },
-                disk_shortage: context.location.low_disk_reason(team.as_ref()),
+                disk_shortage: context.workspace.location.low_disk_reason(team.as_ref()),
             },
             dropped: dropped_line_reasons(context, view.task(self.id)),
             is_worktree_removed: is_worktree_removed(context, view.task(self.id))?,
@@ -80,7 +83,7 @@ impl Why {
 /// The reasons for removed lines in the merge of a completed task. They are extra information: an error only means that there are none.
 fn dropped_line_reasons(context: &Context, task: Option<&Task>) -> Vec<String> {
     let commit = task.and_then(|task| task.result.as_ref()).and_then(|result| result.commit.as_deref());
-    let (Some(commit), Ok(workspace)) = (commit, context.location.workspace()) else { return Vec::new() };
+    let (Some(commit), Ok(workspace)) = (commit, context.workspace.location.workspace()) else { return Vec::new() };
     GitRepository::dropped_line_reasons(&workspace, commit).unwrap_or_default()
 }
 
@@ -128,5 +131,5 @@ fn text(id: TaskId, subject: &str, reasons: &[Reason], columns: usize) -> String
 /// Returns true if the folder of the task's worktree does not exist any more.
 fn is_worktree_removed(context: &Context, task: Option<&Task>) -> CliResult<bool> {
     let Some(folder) = task.and_then(|task| task.worktree.as_deref()) else { return Ok(false) };
-    Ok(context.location.workspace()?.join(folder).symlink_metadata().is_err())
+    Ok(context.workspace.location.workspace()?.join(folder).symlink_metadata().is_err())
 }

@@ -27,6 +27,16 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("embed",  "domain",   "plans"),
     ("embed",  "sandbox",  "opens the sandbox of commands"),
     ("embed",  "platform", "opens plans; a runtime whose threads may be refused"),
+    ("api",    "embed",    "opens stores and sandboxes as a team does"),
+    ("api",    "config",   "the config of the workspace, and its problems"),
+    ("api",    "team",     "why a team cannot be launched, or takes no work"),
+    ("api",    "service",  "sends the person's messages"),
+    ("api",    "stores",   "opens the workspace, for every front end"),
+    ("api",    "ports",    "the stores that it opens, and their errors"),
+    ("api",    "domain",   "the vocabulary"),
+    ("api",    "sandbox",  "the sandbox of commands in the workspace"),
+    ("api",    "ui",       "quotes names in the hints of refusals, until next steps are data"),
+    ("cli",    "api",      "asks and orders everything in a workspace"),
     ("cli",    "embed",    "control files, plans and the clock are the same for commands"),
     ("cli",    "ui",       "prints what it renders"),
     ("cli",    "config",   "reads what is to be launched"),
@@ -40,9 +50,6 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("cli",    "domain",   "the vocabulary"),
     ("cli",    "platform", "processes, for doctor, stop and who holds the workspace"),
     ("cli",    "sandbox",  "doctor reports the confinement; a verify by hand is confined"),
-    ("api",    "domain",   "views of tasks, teams and budgets"),
-    ("api",    "ports",    "views of the board"),
-    ("cli",    "api",      "what a front end asks and orders"),
     ("config", "providers",   "checks that a provider exists, by the PROVIDERS table"),
     ("config", "tools",    "checks that the tool of a rule exists, by the TOOLS table"),
     ("config", "ports",    "what accepted work survives is a word of the ports"),
@@ -147,7 +154,7 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/cli/clean.rs",     "removes files"),
     ("src/cli/consent/mod.rs", "lists the members that the roster adds"),
     ("src/cli/doctor.rs",    "inspects the files of this machine"),
-    ("src/cli/error.rs",     "hints for locked files and symbolic links"),
+    ("src/api/refusal.rs",   "hints for locked files and symbolic links"),
     ("src/cli/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
 ];
 
@@ -208,7 +215,7 @@ fn layers_use_only_allowed_layers() {
         }
     }
     assert_no_complaints(
-        "layers: main -> cli, ui, embed, config -> team -> agents -> run, tools -> service -> ports -> domain; stores, providers -> ports",
+        "layers: main -> cli, ui -> api -> embed, config -> team -> agents -> run, tools -> service -> ports -> domain; stores, providers -> ports",
         &complaints,
     );
 }

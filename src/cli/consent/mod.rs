@@ -17,6 +17,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::launch::Lifetime;
 use super::surface::Surface;
+use crate::api::trust::record_own;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, TeamFlags};
 use crate::domain::name::Name;
@@ -100,7 +101,7 @@ impl Question<'_> {
         if !self.trust.trust && !is_trusted_by_variable(context) {
             self.ask(context, list, standing)?;
         }
-        let mut agreement = list.agreement(context.now());
+        let mut agreement = list.agreement(context.workspace.now());
         if self.purpose == Purpose::Merge {
             // A merge asks about no work. The agreement to it stays.
             agreement.lines.extend(agreed.into_iter().flat_map(|agreed| agreed.lines).filter(|line| line.work));
@@ -152,7 +153,7 @@ pub(super) fn confirm_launch(context: &Context, question: &Question<'_>, plans: 
 /// # Errors
 /// The person does not agree. Then nothing was changed.
 pub(super) fn confirm_merge(context: &Context, team: &TeamSpec, trust: TrustFlag) -> CliResult<()> {
-    let (config, workspace) = (context.location.config()?, context.location.workspace()?);
+    let (config, workspace) = (context.workspace.location.config()?, context.workspace.location.workspace()?);
     let resolved = config.team(team.name.as_str(), &TeamFlags::default())?;
     let list = ConsentList::of_settings(&config, &resolved, &workspace);
     let is_text = !context.output.json;
@@ -166,14 +167,14 @@ pub(super) fn confirm_merge(context: &Context, team: &TeamSpec, trust: TrustFlag
 /// # Errors
 /// The person does not agree. Then nothing was run or written.
 pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
-    let workspace = context.location.workspace()?;
+    let workspace = context.workspace.location.workspace()?;
     let store = TrustStore::of_user();
     let is_own = store.is_own(&workspace) && !Tracked::of(&workspace, &[BOARD_FOLDER]).has(task_file(task.id));
     if context.is_in_repl() || is_own || is_trusted_by_variable(context) {
         return Ok(());
     }
     let line = Line::verify(task.id, verify);
-    let names = context.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
+    let names = context.workspace.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
     let agreements = names.iter().filter_map(|name| store.agreement(&workspace, name));
     if agreements.flat_map(|agreement| agreement.lines).any(|agreed| agreed.digest == line.digest) {
         return Ok(());
@@ -195,7 +196,7 @@ pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> Cl
 
 /// Returns true if the person agreed to the settings of this team, so that programs that they name may be started.
 pub(super) fn is_agreed(context: &Context, config: &Config, resolved: &Resolved) -> bool {
-    let Ok(workspace) = context.location.workspace() else { return false };
+    let Ok(workspace) = context.workspace.location.workspace() else { return false };
     let list = ConsentList::of_settings(config, resolved, &workspace);
     let agreed = TrustStore::of_user().agreement(&workspace, resolved.spec.name.as_str());
     list.lines.is_empty() || list.standing(agreed.as_ref()) == Standing::Agreed || is_trusted_by_variable(context)
@@ -205,7 +206,7 @@ pub(super) fn is_agreed(context: &Context, config: &Config, resolved: &Resolved)
 pub(super) fn record_written(context: &Context, team: &Name, config: &Path, written: &[PathBuf]) {
     let record = || -> Option<()> {
         let workspace = config.parent()?.canonicalize().ok()?;
-        let loaded = Config::load_found(Some(config), context.location.environment().clone()).ok()?;
+        let loaded = Config::load_found(Some(config), context.workspace.location.environment().clone()).ok()?;
         let resolved = loaded.team(team.as_str(), &TeamFlags::default()).ok()?;
         let mut list = ConsentList::of_settings(&loaded, &resolved, &workspace);
         let plans = embed::read_plans(&resolved.spec.plans, &workspace, AllowedKinds::within_folder_of(config)).ok()?;
@@ -213,7 +214,7 @@ pub(super) fn record_written(context: &Context, team: &Name, config: &Path, writ
         let is_written = |line: &Line| line.file.as_ref().is_some_and(|file| written.contains(file));
         if list.lines.iter().all(is_written) {
             let store = TrustStore::of_user();
-            store.record(&workspace, team.as_str(), list.agreement(context.now())).ok()?;
+            store.record(&workspace, team.as_str(), list.agreement(context.workspace.now())).ok()?;
         }
         Some(())
     };
@@ -222,33 +223,15 @@ pub(super) fn record_written(context: &Context, team: &Name, config: &Path, writ
     }
 }
 
-/// Records that board and mail of a workspace without either are the user's own: a command creates them now.
-pub(super) fn record_if_new(workspace: &Path) {
-    let is_missing = |name: &str| workspace.join(name).symlink_metadata().is_err();
-    if is_missing(BOARD_FOLDER) && is_missing(TEAM_FOLDER) {
-        record_own(workspace);
-    }
-}
-
-/// Records that board and mail are the user's own. Without it, the next launch lists them, and asks.
-fn record_own(workspace: &Path) {
-    let store = TrustStore::of_user();
-    if !store.is_own(workspace)
-        && let Err(error) = store.record_own(workspace)
-    {
-        tracing::info!("cannot record the workspace: {error}");
-    }
-}
-
 fn is_trusted_by_variable(context: &Context) -> bool {
-    context.location.environment().variables.get(TRUST_VARIABLE).is_some_and(|value| value == "1")
+    context.workspace.location.environment().variables.get(TRUST_VARIABLE).is_some_and(|value| value == "1")
 }
 
 /// Says why the person is asked, and shows the list or its difference.
 fn note_reason(context: &Context, list: &ConsentList, standing: Standing) {
     let lines: Vec<String> = match standing {
         Standing::Changed { since, removed, added } => {
-            let since = since.to_clock_or_date(context.now());
+            let since = since.to_clock_or_date(context.workspace.now());
             let text = format!("the workspace's files do something else than you agreed to at {since}:");
             context.note(&format!("{} {text}", paint(WARN, "changed:")));
             let removed = removed.into_iter().map(|line| format!("- {line}"));
@@ -319,7 +302,7 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
     if foreign.is_empty() || !board.is_dir() {
         return Ok(());
     }
-    let view = super::on_one_thread(async { Ok(context.board(OpenMode::ReadOnly).await?.view().await?) })?;
+    let view = super::on_one_thread(async { Ok(context.workspace.board(OpenMode::ReadOnly).await?.view().await?) })?;
     let is_listed = |task: &&Arc<Task>| task.status != TaskStatus::Completed && foreign.has(task_file(task.id));
     for task in view.tasks.values().filter(is_listed) {
         list.add_task(&spec, task.id, (&task.subject, &task.description, task.verify.as_deref()));
@@ -329,7 +312,7 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
 
 /// Returns the team with the members that a launch would take from `.team`.
 async fn spec_with_spawned(context: &Context, spec: &TeamSpec) -> CliResult<TeamSpec> {
-    let stores = context.stores(OpenMode::ReadOnly).await?;
+    let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
     let connect: ModelConnector = Arc::new(providers::connect);
     Ok(restore_members(spec.clone(), &stores, &connect).await?.0)
 }

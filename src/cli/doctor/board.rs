@@ -16,9 +16,9 @@ const HINTED_MAX: usize = 10;
 
 /// Checks that the board can be read, and its tasks.
 pub(super) async fn check_board(context: &Context) -> Vec<Finding> {
-    let board = match context.board(OpenMode::ReadOnly).await {
+    let board = match context.workspace.board(OpenMode::ReadOnly).await {
         Ok(board) => board,
-        Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
+        Err(error) => return vec![fail("board", error.message, error.next.unwrap_or_default())],
     };
     let (view, quarantined_tasks) = match (board.view().await, board.quarantined_tasks().await) {
         (Ok(view), Ok(quarantined_tasks)) => (view, quarantined_tasks),

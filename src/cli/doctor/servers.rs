@@ -55,7 +55,7 @@ pub(super) async fn check_servers(context: &Context) -> Vec<Finding> {
 }
 
 fn usages(context: &Context) -> Vec<Usage> {
-    let Some(config) = context.location.config_if_valid() else { return Vec::new() };
+    let Some(config) = context.workspace.location.config_if_valid() else { return Vec::new() };
     let mut servers: BTreeMap<(String, Option<String>), BTreeMap<String, Usage>> = BTreeMap::new();
     for name in config.team_names() {
         let Ok(team) = config.team(&name, &TeamFlags::default()) else { continue };

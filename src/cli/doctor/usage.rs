@@ -9,7 +9,7 @@ use crate::ui::text::count;
 
 /// Reports the models of the ledger whose servers never reported a usable usage.
 pub(super) async fn check_reports(context: &Context) -> Vec<Finding> {
-    let Ok(stores) = context.stores(OpenMode::ReadOnly).await else { return Vec::new() };
+    let Ok(stores) = context.workspace.stores(OpenMode::ReadOnly).await else { return Vec::new() };
     let Ok(totals) = stores.ledger.read().await else { return Vec::new() };
     let mut requests: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (account, spend) in totals.spent() {

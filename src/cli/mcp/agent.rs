@@ -84,7 +84,7 @@ impl OutsideAgent {
 
     /// Adds the agent to the roster and opens its inbox.
     pub async fn join(&self) -> CliResult<()> {
-        let stores = self.context.stores(OpenMode::Write).await?;
+        let stores = self.context.workspace.stores(OpenMode::Write).await?;
         stores.mailbox.add_inboxes(std::slice::from_ref(&self.name)).await?;
         self.report(&self.context, &stores, MemberStatus::Working).await
     }
@@ -98,7 +98,7 @@ impl OutsideAgent {
     }
 
     async fn release_and_report(&self, context: &Context) -> CliResult<()> {
-        let stores = context.stores(OpenMode::Write).await?;
+        let stores = context.workspace.stores(OpenMode::Write).await?;
         let claim = self.held.lock().await.claim.take();
         if let Some(claim) = claim {
             let release =
@@ -112,7 +112,7 @@ impl OutsideAgent {
     async fn report(&self, context: &Context, stores: &Stores, status: MemberStatus) -> CliResult<()> {
         let role = if self.capabilities.is_empty() { ROLE_DEFAULT.to_owned() } else { self.capabilities.join(", ") };
         let row = RosterMember { name: self.name.to_string(), role, status, started_by: StartedBy::Outside };
-        let team = RunningTeam::of(context).await?.spec(&context.location);
+        let team = RunningTeam::of(context).await?.spec(&context.workspace.location);
         let team = team.map(|team| team.name.to_string()).unwrap_or_default();
         Ok(stores.roster.report(&team, &[row]).await?)
     }
@@ -121,8 +121,8 @@ impl OutsideAgent {
     async fn confirm_mail(&self, context: &Context, called_at: Instant) -> CliResult<()> {
         let confirmed = self.held.lock().await.mail.take_if(|(_, returned_at)| *returned_at < called_at);
         let Some((mail, _)) = confirmed else { return Ok(()) };
-        let stores = context.stores(OpenMode::Write).await?;
-        mail.settle(&stores, self.name.as_str(), context.now()).await
+        let stores = context.workspace.stores(OpenMode::Write).await?;
+        mail.settle(&stores, self.name.as_str(), context.workspace.now()).await
     }
 
     /// Renews the claim repeatedly, while this process lives.
@@ -141,8 +141,8 @@ impl OutsideAgent {
 
     /// Renews the lease of a claim. Returns false if the claim is lost.
     pub async fn renew(&self, claim: ClaimRef, context: &Context) -> CliResult<bool> {
-        let board = context.stores(OpenMode::Write).await?.board;
-        let renew = Change::Renew { expires: context.now().plus(self.lease) };
+        let board = context.workspace.stores(OpenMode::Write).await?.board;
+        let renew = Change::Renew { expires: context.workspace.now().plus(self.lease) };
         still_held(board.change(claim.task, renew, &self.holder(claim)).await)
     }
 

@@ -86,7 +86,7 @@ impl Mcp {
     /// # Errors
     /// `--as` names another agent.
     fn board_socket(&self, context: &Context) -> CliResult<Option<(String, String)>> {
-        let variable = |name: &str| context.location.environment().variables.get(name).cloned();
+        let variable = |name: &str| context.workspace.location.environment().variables.get(name).cloned();
         let socket = variable(BOARD_SOCKET_VARIABLE).zip(variable(BOARD_CREDENTIAL_VARIABLE));
         let member = variable("BRIGADE_TEAMMATE").unwrap_or_default();
         match &self.name {
@@ -110,13 +110,13 @@ async fn outside_name(text: &str, context: &Context) -> CliResult<Name> {
     if name.is_reserved() {
         return Err(taken("the name is reserved".to_owned()));
     }
-    let teams = context.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
-    for team in teams.iter().filter_map(|team| context.location.team_if_valid(Some(team))) {
+    let teams = context.workspace.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
+    for team in teams.iter().filter_map(|team| context.workspace.location.team_if_valid(Some(team))) {
         if team.members.iter().any(|member| member.name.is_same(name.as_str())) {
             return Err(taken(format!("it is a member of team {}", team.name)));
         }
     }
-    let roster = context.stores(OpenMode::ReadOnly).await?.roster.read().await?;
+    let roster = context.workspace.stores(OpenMode::ReadOnly).await?.roster.read().await?;
     if roster.iter().any(|row| !row.is_outside() && name.is_same(&row.name)) {
         return Err(taken("a team's lead has added a member of this name".to_owned()));
     }

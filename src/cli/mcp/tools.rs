@@ -199,7 +199,7 @@ impl AgentTool for ClaimTask {
             }
             held.claim = None;
         }
-        let stores = context.stores(OpenMode::Write).await?;
+        let stores = context.workspace.stores(OpenMode::Write).await?;
         let capabilities = agent.capabilities.clone();
         let Some(task) = claim_with_lease(&stores, self.task_id, &agent.name, capabilities, agent.lease).await? else {
             return Ok(format!("no task is claimable for {}; `task_list` shows why each task waits", agent.name));
@@ -284,14 +284,17 @@ impl AgentTool for SendMessage {
         if self.content.trim().is_empty() {
             return Err(CliError::usage("cannot send an empty message"));
         }
-        let stores = context.stores(OpenMode::Write).await?;
+        let stores = context.workspace.stores(OpenMode::Write).await?;
         let members = match members::open_inboxes(context, &stores).await? {
             Some(team) => members::names_of_team(&team, &stores.roster.read().await?),
             None => Vec::new(),
         };
         let sender = Sender { name: &agent.name, is_lead: false, members };
-        let sent =
-            context.outbox(&stores).send_from_member(&sender, &self.to, MessageType::Message, &self.content).await;
+        let sent = context
+            .workspace
+            .outbox(&stores)
+            .send_from_member(&sender, &self.to, MessageType::Message, &self.content)
+            .await;
         sent.map_err(|error| match error {
             SendError::Store(error) => error.into(),
             error => CliError::refused(error.to_string()),
@@ -310,7 +313,7 @@ impl AgentTool for ReadInbox {
 
     async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
         let mut held = agent.held.lock().await;
-        let stores = context.stores(OpenMode::Write).await?;
+        let stores = context.workspace.stores(OpenMode::Write).await?;
         let mut mail = UnreadMail::take(&stores, agent.name.as_str()).await?;
         if mail.new.is_empty() {
             return Ok("no mail waits for you".to_owned());

@@ -146,15 +146,16 @@ impl JobContext {
 
     /// Returns true if there may be mail for the person. No mail is read for that.
     fn has_mail(&self) -> bool {
-        let waiting =
-            async { Ok(self.context.stores(OpenMode::ReadOnly).await?.mailbox.recipients_with_mail().await?) };
+        let waiting = async {
+            Ok(self.context.workspace.stores(OpenMode::ReadOnly).await?.mailbox.recipients_with_mail().await?)
+        };
         // The command that reads the mail reports the error.
         wait_for(waiting).map_or(true, |names: Vec<String>| names.iter().any(|name| name == HUMAN))
     }
 
     /// The things that wait for the person; nothing if they cannot be read, which the commands that show them report.
     fn waiting(&self) -> PendingForPerson {
-        wait_for(async { Ok(PendingForPerson::of(&self.context.stores(OpenMode::ReadOnly).await?).await?) })
+        wait_for(async { Ok(PendingForPerson::of(&self.context.workspace.stores(OpenMode::ReadOnly).await?).await?) })
             .unwrap_or_default()
     }
 
@@ -165,7 +166,7 @@ impl JobContext {
             self.screen.note(&cut(&text, columns()));
         }
         let requests: Vec<&Request> = waiting.approvals_for_person().collect();
-        let list = approvals::list(&requests, self.context.now(), columns());
+        let list = approvals::list(&requests, self.context.workspace.now(), columns());
         self.screen.print(&self.context.in_repl(&self.screen).hint(&list));
     }
 

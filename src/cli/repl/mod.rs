@@ -56,7 +56,8 @@ impl Repl {
         let desired = RunningTeam::with_state(&self.context).await?.desired;
         let is_paused = desired == Some(Mode::Pause);
         let empty_line = Arc::new(Mutex::new(EmptyLine { is_paused, ..EmptyLine::default() }));
-        let history = self.context.location.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
+        let history =
+            self.context.workspace.location.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
         save_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&empty_line), &self.context)?;
         run_output.show_on(screen.clone());

@@ -113,7 +113,7 @@ impl Add {
 
 /// Adds a task.
 pub(in crate::cli) async fn add(context: &Context, task: NewTask, by: &Actor) -> CliResult<CommandAnswer> {
-    let board = context.board(OpenMode::Write).await?;
+    let board = context.workspace.board(OpenMode::Write).await?;
     let task = add_task(board.as_ref(), by, task).await.map_err(|error| match error {
         ServiceError::Store(error) => error.into(),
         error => CliError::refused(format!("cannot add the task: {error}")),

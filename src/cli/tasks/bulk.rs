@@ -54,7 +54,7 @@ pub(super) async fn change_each(
 /// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
 pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
     let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-    let candidates = running_team.spec(&context.location).as_ref().map(candidates).unwrap_or_default();
+    let candidates = running_team.spec(&context.workspace.location).as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
         let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);

@@ -36,17 +36,17 @@ pub(in crate::cli) async fn change(
     change: Change,
     by: &Actor,
 ) -> CliResult<CommandAnswer> {
-    let board = context.board(OpenMode::Write).await?;
+    let board = context.workspace.board(OpenMode::Write).await?;
     let action = change.action();
     let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
-    context.output.answer(&document(&task), || change_text(&task, action, context.now()))
+    context.output.answer(&document(&task), || change_text(&task, action, context.workspace.now()))
 }
 
 /// Makes one change to several tasks, or to none if one of them refuses it.
 async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
-    let board = context.board(OpenMode::Write).await?;
+    let board = context.workspace.board(OpenMode::Write).await?;
     let action = change.action();
-    let now = context.now();
+    let now = context.workspace.now();
     let act = async |id| board.change(id, change.clone(), by).await;
     let tasks = change_each(board.as_ref(), ids, action, by, act).await?;
     tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
@@ -103,7 +103,7 @@ pub(in crate::cli) async fn holder_or_person(
     if (by.name.is_some() && by.attempt.is_some()) || by.force {
         return by.actor();
     }
-    let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
+    let task = context.workspace.board(OpenMode::ReadOnly).await?.get(id).await?;
     if task.status != TaskStatus::InProgress {
         let word = task.status_word().into_owned();
         return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status, word }).into());
@@ -206,7 +206,7 @@ impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs { name: self.name, attempt: self.attempt, force: false };
         let by = holder_or_person(context, &by, Action::Renew, self.id).await?;
-        let renew = Change::Renew { expires: context.now().plus(self.lease) };
+        let renew = Change::Renew { expires: context.workspace.now().plus(self.lease) };
         change(context, self.id, renew, &by).await
     }
 }

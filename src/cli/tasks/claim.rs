@@ -44,7 +44,7 @@ impl Claim {
             return Err(CliError::usage("cannot claim as `lead`: the lead works on no tasks")
                 .hint("`brigade tasks claim --as YOUR-NAME`"));
         }
-        let stores = context.stores(OpenMode::Write).await?;
+        let stores = context.workspace.stores(OpenMode::Write).await?;
         let board = &stores.board;
         let capabilities = capabilities(&name, trimmed_words(&self.can), context);
         let Some(task) = claim_with_lease(&stores, self.id, &name, capabilities, self.lease).await? else {
@@ -55,7 +55,7 @@ impl Claim {
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
-        let task_context = TaskContext::of(&view, context.now());
+        let task_context = TaskContext::of(&view, context.workspace.now());
         let answer = context
             .output
             .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
@@ -88,9 +88,9 @@ fn capabilities(name: &Name, given: Vec<String>, context: &Context) -> Vec<Strin
     if !given.is_empty() {
         return given;
     }
-    let config = context.location.config_if_valid();
+    let config = context.workspace.location.config_if_valid();
     let teams = config.iter().flat_map(|config| {
-        config.team_names().into_iter().filter_map(|team| context.location.team_if_valid(Some(&team)))
+        config.team_names().into_iter().filter_map(|team| context.workspace.location.team_if_valid(Some(&team)))
     });
     let mut members = teams.flat_map(|team| team.members);
     members.find(|member| member.name == *name).map(|member| member.capabilities()).unwrap_or_default()

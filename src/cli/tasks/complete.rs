@@ -70,12 +70,12 @@ pub(in crate::cli) async fn complete(
     report: TaskReport,
     by: &Actor,
 ) -> CliResult<CommandAnswer> {
-    let task = context.board(OpenMode::Write).await?.get(id).await?;
+    let task = context.workspace.board(OpenMode::Write).await?.get(id).await?;
     // This check comes before any question, so that a refusal comes at once.
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
     // With --force a person takes responsibility for work that is not merged or not reviewed.
     let is_override = by.kind == ActorKind::Person && by.force;
-    let team = if is_override { None } else { context.location.team_if_valid(None) };
+    let team = if is_override { None } else { context.workspace.location.team_if_valid(None) };
     let inspector = match &team {
         Some(team) if team.isolation == Isolation::Worktree => Some(work_inspector(context, team)?),
         _ => None,
@@ -85,7 +85,7 @@ pub(in crate::cli) async fn complete(
     if let Some(command) = &task.verify {
         consent::confirm_verify(context, &task, command)?;
     }
-    let stores = context.stores(OpenMode::Write).await?;
+    let stores = context.workspace.stores(OpenMode::Write).await?;
     let reviewer = match &team {
         Some(team) => reviewer(context, &stores, team, by).await?,
         None => None,
@@ -105,7 +105,7 @@ pub(in crate::cli) async fn complete(
     })?;
     match completion {
         Completion::Completed(task) => {
-            context.output.answer(&document(&task), || change_text(&task, Action::Complete, context.now()))
+            context.output.answer(&document(&task), || change_text(&task, Action::Complete, context.workspace.now()))
         }
         Completion::Incomplete(incomplete) => Err(incomplete_error(id, incomplete)),
     }
@@ -125,12 +125,12 @@ impl CommandRegistry for NoRegistry {
 
 /// Returns the runner of this task's verify command.
 fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
-    let team = context.location.team_if_valid(None);
+    let team = context.workspace.location.team_if_valid(None);
     let limits = team.as_ref().map_or_else(ToolLimits::default, |team| team.limits.tools);
     let claim = watch::Sender::new(Some(ClaimRef::of(task)));
     let command_context = CommandContext {
-        working_dir: context.location.workspace()?,
-        sandbox: context.location.sandbox(team.as_ref())?,
+        working_dir: context.workspace.location.workspace()?,
+        sandbox: context.workspace.location.sandbox(team.as_ref())?,
         rules: Vec::new(),
         registry: Arc::new(NoRegistry),
         output_bytes_max: limits.output_bytes_max,
@@ -197,12 +197,12 @@ fn merge_command(work: &UnmergedWork) -> Option<String> {
 /// Returns what finds unmerged work of this team's tasks.
 fn work_inspector(context: &Context, team: &TeamSpec) -> CliResult<GitWorkInspector> {
     Ok(GitWorkInspector {
-        workspace: context.location.workspace()?,
+        workspace: context.workspace.location.workspace()?,
         team: team.name.to_string(),
         target: team.target_branch(),
         drivers: DriverOptions {
             program: own_program_path(),
-            launch_sandbox: Some(context.location.sandbox(Some(team))?),
+            launch_sandbox: Some(context.workspace.location.sandbox(Some(team))?),
         },
     })
 }

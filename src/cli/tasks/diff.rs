@@ -35,7 +35,7 @@ impl Diff {
     /// # Errors
     /// There is no such task, it has no worktree and no commit, or git fails.
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let task = context.board(OpenMode::ReadOnly).await?.get(self.id).await?;
+        let task = context.workspace.board(OpenMode::ReadOnly).await?.get(self.id).await?;
         let (text, new_files) = self.diff(context, &task)?;
         let data = serde_json::json!({ "diff": text, "new_files": new_files });
         let answer = context.output.answer(&data, || text.clone())?;
@@ -51,7 +51,7 @@ impl Diff {
     /// # Errors
     /// The task has neither, or git fails.
     fn diff(&self, context: &Context, task: &Task) -> CliResult<(String, Vec<String>)> {
-        let workspace = context.location.workspace()?;
+        let workspace = context.workspace.location.workspace()?;
         // Programs get the patch as git prints it.
         let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| {
             if context.output.json { diff(None) } else { with_summary(context, self.stat, diff) }
@@ -72,7 +72,7 @@ impl Diff {
                 error.hint("only tasks of a team with `isolation = \"worktree\"` have one, once they are worked on")
             );
         };
-        let sandbox = context.location.sandbox(None)?;
+        let sandbox = context.workspace.location.sandbox(None)?;
         let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox.clone()) };
         // The config may have other teams by now.
         let target = target_branch(context, Some(&team));

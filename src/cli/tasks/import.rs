@@ -31,13 +31,13 @@ pub struct Import {
 
 impl Import {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let file = context.location.current_folder().join(&self.file);
+        let file = context.workspace.location.current_folder().join(&self.file);
         if file.is_dir() {
             let file = one_line(&self.file.display().to_string());
             return Err(CliError::usage(format!("cannot read the plan {file}: it is a folder")).hint("name a file"));
         }
-        let tasks = read_plan(&file, &context.location.workspace()?, AllowedKinds::FilesAndPipes)?;
-        let board = context.board(OpenMode::Write).await?;
+        let tasks = read_plan(&file, &context.workspace.location.workspace()?, AllowedKinds::FilesAndPipes)?;
+        let board = context.workspace.board(OpenMode::Write).await?;
         let by = Actor::new(HUMAN, ActorKind::Person);
         let import = plan_import::import(board.as_ref(), &by, tasks).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
@@ -45,7 +45,7 @@ impl Import {
         let imported: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
         let named: Vec<_> =
             imported.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
-        warn_of_skipped_blocks(context, context.location.team_if_valid(None).as_ref(), &named);
+        warn_of_skipped_blocks(context, context.workspace.location.team_if_valid(None).as_ref(), &named);
         let answer = answer.notes(waiting_notes(context, imported.into_iter()).await);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = warning(&one_line(&difference.text));

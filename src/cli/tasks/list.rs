@@ -76,9 +76,9 @@ impl List {
     }
 
     pub(in crate::cli) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let board = context.board(OpenMode::ReadOnly).await?;
+        let board = context.workspace.board(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
-        let now = context.now();
+        let now = context.workspace.now();
         let chosen: Vec<&Task> = view
             .tasks
             .values()

@@ -30,12 +30,12 @@ pub struct Rm {
 
 impl Rm {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let board = context.board(OpenMode::Write).await?;
+        let board = context.workspace.board(OpenMode::Write).await?;
         let by = ActingAs { force: self.force, ..ActingAs::default() }.actor()?;
         let delete = async |id| board.delete(id, &by).await;
         let deleted = change_each(board.as_ref(), &self.ids, Action::Delete, &by, delete).await?;
         let documents: Vec<_> = deleted.iter().map(document).collect();
-        let workspace = context.location.workspace()?;
+        let workspace = context.workspace.location.workspace()?;
         let line = |task: &Task| {
             let left = task.worktree.as_ref().filter(|folder| workspace.join(folder).is_dir());
             let left =

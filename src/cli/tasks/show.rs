@@ -29,16 +29,17 @@ impl Show {
     }
 
     pub(in crate::cli) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let board = context.board(OpenMode::ReadOnly).await?;
+        let board = context.workspace.board(OpenMode::ReadOnly).await?;
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
             // One by one, because this reports errors in a task that is not in the view.
             shown.push(board.get(*id).await?);
         }
         let view = board.view().await?;
-        let workspace = context.location.workspace()?;
+        let workspace = context.workspace.location.workspace()?;
         let task_context = task_context::load(context, &view).await?;
-        let approvals = current_approvals(&context.stores(OpenMode::ReadOnly).await?, context.now()).await?;
+        let approvals =
+            current_approvals(&context.workspace.stores(OpenMode::ReadOnly).await?, context.workspace.now()).await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = approvals.about(task.id).collect();

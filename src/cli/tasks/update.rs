@@ -61,7 +61,7 @@ impl Update {
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
         let by = self.by.actor()?;
-        let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
+        let task = context.workspace.board(OpenMode::ReadOnly).await?.get(id).await?;
         if let Some(other) = edit.remove_blocked_by.iter().find(|other| !task.blocked_by.contains(other)) {
             return Err(CliError::refused(format!("cannot change {id}: it does not wait for {other}"))
                 .hint(format!("`brigade tasks show {}`", id.0)));
@@ -78,7 +78,7 @@ async fn set_status(
     reason: String,
     by: &ActingAs,
 ) -> CliResult<CommandAnswer> {
-    match (context.board(OpenMode::ReadOnly).await?.get(id).await?.status, status) {
+    match (context.workspace.board(OpenMode::ReadOnly).await?.get(id).await?.status, status) {
         (TaskStatus::Unknown, _) => {
             let error = CliError::refused(format!("cannot change {id}: its status is another program's word"));
             Err(error.hint(format!("`brigade why {}`", id.0)))

@@ -69,7 +69,7 @@ impl Watch {
             return Err(CliError::usage(format!("`brigade watch` needs a terminal{which}"))
                 .hint("`brigade team --json`, `brigade log --follow`, or `brigade run --progress plain`"));
         }
-        let events = context.stores(OpenMode::ReadOnly).await?.events.reader(Runs::Newest);
+        let events = context.workspace.stores(OpenMode::ReadOnly).await?.events.reader(Runs::Newest);
         let mut signals = Signals::listen(true)?;
         let cannot_use = |error: io::Error| CliError::refused(format!("cannot use the terminal: {error}"));
         // The first reading reports errors before the screen changes.

@@ -91,7 +91,7 @@ impl Snapshot {
         list_columns: usize,
     ) -> CliResult<Self> {
         let status = TeamStatus::read(context, team).await?;
-        let now = context.now();
+        let now = context.workspace.now();
         let board = &status.board;
         let board_tasks: Vec<&Task> = board.tasks.values().map(Arc::as_ref).collect();
         let text = tasks::list(board_tasks.iter().copied(), &task_context::load(context, board).await?, list_columns);

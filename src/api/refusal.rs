@@ -1,0 +1,203 @@
+//! The answer of a function that does not do what it was asked for.
+
+use std::io::ErrorKind;
+
+use crate::config::CONFIG_FILE;
+use crate::config::diagnostics::{ConfigError, Problem};
+use crate::domain::name::InvalidName;
+use crate::domain::suggestion::did_you_mean;
+use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::task_error::TaskError;
+use crate::embed::EmbedError;
+use crate::ports::{MissingTask, RepositoryError, StoreError};
+use crate::stores::file::links::SymbolicLinkError;
+use crate::stores::fs::LockTimeout;
+use crate::team::LaunchError;
+use crate::ui::command_form::shell_word;
+use crate::ui::text::one_line;
+use crate::ui::why::restore_hint;
+
+/// The kind of a refusal, for a front end that maps it to an exit code or a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalCode {
+    /// The request, the config or a plan is invalid. The same request fails again until it is corrected.
+    Invalid,
+    /// The state of the workspace does not permit the request, or a system call failed.
+    Refused,
+    /// A team runs in the workspace.
+    AlreadyLed,
+}
+
+/// The reason why a request was not carried out, and the next step. Unless `done` names tasks, nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The kind.
+    pub code: RefusalCode,
+    /// The reason: `cannot X: reason`.
+    pub message: String,
+    /// The next step, if there is one.
+    pub next: Option<String>,
+    /// The tasks that were changed before the refusal.
+    pub done: Vec<TaskId>,
+    /// The problems of a config or plan file. `message` has their headlines, and `next` is that of the first.
+    pub problems: Vec<Problem>,
+}
+
+/// The result of a question or an order.
+pub type ApiResult<T> = Result<T, Refusal>;
+
+impl Refusal {
+    /// The request or the config is invalid.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(message.into(), RefusalCode::Invalid)
+    }
+
+    /// The request is refused, or a system call failed.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(message.into(), RefusalCode::Refused)
+    }
+
+    /// A config or plan file has these problems.
+    pub fn problems(problems: Vec<Problem>) -> Self {
+        let headlines: Vec<String> = problems.iter().map(Problem::headline).collect();
+        let next = problems.first().and_then(|problem| problem.hint.clone());
+        Self { next, problems, ..Self::invalid(headlines.join("\n")) }
+    }
+
+    fn new(message: String, code: RefusalCode) -> Self {
+        Self { code, message, next: None, done: Vec::new(), problems: Vec::new() }
+    }
+
+    /// Adds the next step.
+    #[must_use]
+    pub fn next(self, next: impl Into<String>) -> Self {
+        Self { next: Some(next.into()), ..self }
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Problems(problems) => Self::problems(problems),
+            error => Self { next: error.hint(), ..Self::invalid(error.to_string()) },
+        }
+    }
+}
+
+impl From<EmbedError> for Refusal {
+    fn from(error: EmbedError) -> Self {
+        match error {
+            EmbedError::Config(error) => error.into(),
+            EmbedError::Plan(problems) => Self::problems(problems),
+            EmbedError::Store(error) | EmbedError::Launch(LaunchError::Store(error)) => error.into(),
+            EmbedError::Launch(LaunchError::Repository(error)) => Self { code: RefusalCode::Invalid, ..error.into() },
+            EmbedError::Launch(LaunchError::Model { .. }) => Self::invalid(error.to_string())
+                .next("`brigade doctor` checks that models and keys are set, and that servers accept connections"),
+            EmbedError::Launch(LaunchError::GoalWithoutModel(_)) => {
+                let hint = "set provider and model of the lead in the config, or pass --plan FILE";
+                Self::invalid(error.to_string()).next(hint)
+            }
+            EmbedError::Launch(LaunchError::Program { reason, hint }) => Self::invalid(reason).next(hint),
+            EmbedError::Guard(_) => Self::refused(error.to_string()),
+            error => Self::invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<InvalidName> for Refusal {
+    fn from(error: InvalidName) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<RepositoryError> for Refusal {
+    fn from(error: RepositoryError) -> Self {
+        match error {
+            RepositoryError::Unusable { reason, hint } => Self { next: hint, ..Self::refused(reason) },
+            RepositoryError::NoGit(reason) => {
+                Self::refused(reason).next("install a current git, or remove isolation from the config")
+            }
+            error => Self::refused(error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let next = match &error {
+            StoreError::NotClaimable { id, .. } => Some(format!("`brigade why {}`", id.0)),
+            StoreError::NoTask(MissingTask { id, quarantined: Some(task) }) => Some(restore_hint(*id, &task.place)),
+            StoreError::NoTask(_) => Some("`brigade tasks`".to_owned()),
+            StoreError::InvalidTask { id, .. } => {
+                Some(format!("repair .tasks/{} by hand, or remove it", id.file_name()))
+            }
+            StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
+            StoreError::AlreadyLed { .. } => Some("`brigade team` shows it, `brigade stop` stops it".to_owned()),
+            StoreError::UnknownRecipient { name, recipients: known } => {
+                did_you_mean(name, known.iter().map(String::as_str))
+            }
+            StoreError::Refused(refusal) => refusal_hint(refusal),
+            StoreError::Io { source, place, .. } if SymbolicLinkError::is_cause_of(source) => Some(link_hint(place)),
+            StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
+                Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
+            }
+            StoreError::Io { source, .. } => write_hint(source.kind()).map(str::to_owned),
+            _ => None,
+        };
+        let code = match &error {
+            StoreError::AlreadyLed { .. } => RefusalCode::AlreadyLed,
+            StoreError::Io { source, .. } if SymbolicLinkError::is_cause_of(source) => RefusalCode::Invalid,
+            _ => RefusalCode::Refused,
+        };
+        let message = match &error {
+            StoreError::UnknownBlocker { task: TaskId(0), blocker } => {
+                format!("cannot add the task: it waits for {blocker}, which does not exist")
+            }
+            other => other.to_string(),
+        };
+        Self { next, ..Self::new(message, code) }
+    }
+}
+
+/// Returns the hint for a file that cannot be written.
+fn write_hint(error: ErrorKind) -> Option<&'static str> {
+    match error {
+        ErrorKind::PermissionDenied => Some("check its owner and mode"),
+        ErrorKind::ReadOnlyFilesystem => Some(
+            "a command that a team runs cannot write the team's control files: run this one in a terminal; if it runs in one, mount the file \
+             system for writing",
+        ),
+        _ => None,
+    }
+}
+
+fn link_hint(path: &str) -> String {
+    let other = if path.ends_with(CONFIG_FILE) { ", or pass --config FILE --workspace DIR" } else { "" };
+    format!("`rm {}`{other}", shell_word(path))
+}
+
+fn refusal_hint(refusal: &TaskError) -> Option<String> {
+    match refusal {
+        TaskError::Stale { task, status: TaskStatus::Pending, .. } => {
+            Some(format!("claim it again: `brigade tasks claim {}`", task.0))
+        }
+        TaskError::Stale { task, .. } => Some(format!("`brigade tasks show {}`", task.0)),
+        TaskError::NotHolder { task, owner, .. } => Some(format!(
+            "`brigade tasks show {}` shows the attempt that {} must pass; a person can add --force",
+            task.0,
+            one_line(owner)
+        )),
+        TaskError::NeedsForce { .. } => Some("add --force to override the holder".to_owned()),
+        TaskError::WrongStatus { task, action, status, .. } => match status {
+            TaskStatus::Pending if action.is_for_holder() => {
+                Some(format!("`brigade tasks claim {} --as NAME`", task.0))
+            }
+            TaskStatus::Completed => Some(format!("`brigade tasks reopen {}`", task.0)),
+            TaskStatus::Failed => Some(format!("`brigade tasks retry {}`", task.0)),
+            TaskStatus::Pending | TaskStatus::InProgress => None,
+            TaskStatus::Unknown => Some(format!("`brigade why {}`", task.0)),
+        },
+        TaskError::NotAllowed { .. } => None,
+    }
+}
