@@ -7,7 +7,6 @@
 //! | [`cli`] | the commands: checks, runs and prints what a person types |
 //! | [`api`] | what a front end can ask, order and hear in one workspace |
 //! | [`launch`] | a team with a terminal: signals, events, exit code |
-//! | [`api`] | what a front end can ask, order and hear in one workspace |
 //! | [`config`] | files, variables and flags, turned into a checked team |
 //! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
 //! | `ui` | data as text for people |
