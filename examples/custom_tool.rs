@@ -10,8 +10,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::TeamSpec;
+use brigade::domain::team::team_spec::ModelSpec;
+use brigade::domain::team::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
 use brigade::ports::ModelClient;
 use brigade::providers::scripted::{Script, Scripted};

@@ -10,8 +10,8 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::TeamSpec;
+use brigade::domain::team::team_spec::ModelSpec;
+use brigade::domain::team::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
 
 /// The lead's answers to the goal and to the request for the report. The tasks of one answer are numbered in order, so the third

@@ -9,9 +9,9 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::TeamSpec;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::team::team_spec::ModelSpec;
+use brigade::domain::team::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
 
 const PLAN: &str = r"

@@ -27,12 +27,12 @@ mod confinement;
 
 use crate::config::diagnostics::{ConfigError, Problem, problem_list};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
-use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError};
-use crate::domain::records::LeadRecord;
-use crate::domain::state::Mode;
-use crate::domain::system_error;
 use crate::domain::task::NewTask;
-use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
+use crate::domain::task::plan::{self, PLAN_BYTES_MAX, PlanError};
+use crate::domain::team::records::LeadRecord;
+use crate::domain::team::state::Mode;
+use crate::domain::team::team_spec::{Isolation, MemberSpec, TeamSpec};
+use crate::domain::text::system_error;
 use crate::domain::time::UnixMs;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
@@ -54,7 +54,7 @@ use confinement::open_repository;
 pub use confinement::{default_control_files, open_sandbox};
 
 /// The state of the work in a task's worktree, for programs that read or continue it; see [`worktree_states`].
-pub use crate::domain::worktree_state::WorktreeState;
+pub use crate::domain::git::worktree_state::WorktreeState;
 pub use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 /// Creates the client of a member's model.
 pub use crate::team::model_connection::ModelConnector;
@@ -206,7 +206,7 @@ impl Team {
     }
 
     /// Connects to models by `connect` instead of the `PROVIDERS` table. Members with another agent than
-    /// [`AgentKind::Builtin`](crate::domain::team_spec::AgentKind) need none.
+    /// [`AgentKind::Builtin`](crate::domain::team::team_spec::AgentKind) need none.
     #[must_use]
     pub fn models(self, connect: ModelConnector) -> Self {
         Self { connect: Some(connect), ..self }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::access::PathRule;
-use brigade::domain::phase::ClaimRef;
-use brigade::domain::records::RunningCommand;
+use brigade::domain::agent::access::PathRule;
 use brigade::domain::task::TaskId;
+use brigade::domain::team::phase::ClaimRef;
+use brigade::domain::team::records::RunningCommand;
 use brigade::platform::processes;
 use brigade::ports::StoreResult;
 use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, Level, Sandbox, SandboxError};

@@ -66,16 +66,16 @@ fn fuzz_samples_parse() {
         target.samples.to_vec()
     };
     for line in parsed("ledger").concat().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        serde_json::from_slice::<brigade::domain::budget::LedgerRecord>(line).unwrap();
+        serde_json::from_slice::<brigade::domain::team::budget::LedgerRecord>(line).unwrap();
     }
     for book in parsed("requests") {
-        serde_json::from_slice::<brigade::domain::approval::Approvals>(book).unwrap();
+        serde_json::from_slice::<brigade::domain::team::approval::Approvals>(book).unwrap();
     }
     for text in parsed("plan") {
-        assert!(brigade::domain::plan::parse("plan.md", std::str::from_utf8(text).unwrap()).is_ok());
+        assert!(brigade::domain::task::plan::parse("plan.md", std::str::from_utf8(text).unwrap()).is_ok());
     }
     for line in parsed("events").concat().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        serde_json::from_slice::<brigade::domain::event::Event>(line).unwrap();
+        serde_json::from_slice::<brigade::domain::log::event::Event>(line).unwrap();
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade::domain::team_spec::{ApiKind, Limits, ModelSpec};
+use brigade::domain::team::team_spec::{ApiKind, Limits, ModelSpec};
 use brigade::ports::Durability;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

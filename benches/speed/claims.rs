@@ -7,8 +7,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade::domain::claim_queue::TaskScope;
-use brigade::domain::transition::{Actor, Change};
+use brigade::domain::task::claim_queue::TaskScope;
+use brigade::domain::task::transition::{Actor, Change};
 use brigade::ports::{Claimant, Durability};
 use brigade::stores::file::board::BoardFiles;
 use serde_json::{Value, json};

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
+use brigade::domain::task::transition::{Actor, Change};
 use brigade::domain::task::{Task, TaskResult};
-use brigade::domain::transition::{Actor, Change};
 use brigade::ports::Durability;
 use brigade::stores::file::board::BoardFiles;
 

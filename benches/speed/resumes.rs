@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use brigade::domain::event::{EventKind, NewEvent};
+use brigade::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
+use brigade::domain::log::event::{EventKind, NewEvent};
 use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
 use brigade::ports::{Durability, Transcripts};
 use brigade::stores::file::TEAM_FOLDER;
 use brigade::stores::file::transcripts::FileTranscripts;

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade::domain::team_spec::Limits;
+use brigade::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use brigade::domain::team::team_spec::Limits;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::ports::{Durability, ModelRequest, Transcripts};
 use brigade::stores::file::TEAM_FOLDER;
 use brigade::stores::file::transcripts::FileTranscripts;

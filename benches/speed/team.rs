@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::state::Mode;
-use brigade::domain::team_spec::{Limits, ModelSpec, TeamSpec};
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::state::Mode;
+use brigade::domain::team::team_spec::{Limits, ModelSpec, TeamSpec};
 use brigade::embed::SystemClock;
 use brigade::ports::{
     Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, Stores, ToolSpec, WaitLimit,

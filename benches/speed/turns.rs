@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade::domain::team_spec::Limits;
+use brigade::domain::team::team_spec::Limits;
 use brigade::ports::{Durability, ModelRequest};
 
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms, percentile};
@@ -97,7 +97,7 @@ fn task_of(request: &ModelRequest) -> Option<u64> {
     let texts = request.messages.iter().rev().flat_map(|message| message.content.iter().rev());
     texts
         .filter_map(|block| match block {
-            brigade::domain::transcript::Block::Text { text } => text.strip_prefix("<auto-claimed>Task #"),
+            brigade::domain::agent::transcript::Block::Text { text } => text.strip_prefix("<auto-claimed>Task #"),
             _ => None,
         })
         .find_map(|rest| rest.split(':').next()?.parse().ok())

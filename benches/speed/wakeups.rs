@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use brigade::domain::name::HUMAN;
 use brigade::domain::task::NewTask;
-use brigade::domain::team_spec::Limits;
-use brigade::domain::transition::{Actor, ActorKind};
+use brigade::domain::task::transition::{Actor, ActorKind};
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::team_spec::Limits;
 use brigade::ports::{Durability, ModelRequest};
 use brigade::stores::file::board::BoardFiles;
 

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use brigade::domain::git::worktree_name::WORKTREES_FOLDER;
 use brigade::domain::task::TaskId;
-use brigade::domain::team_spec::SetupSpec;
-use brigade::domain::worktree_name::WORKTREES_FOLDER;
+use brigade::domain::team::team_spec::SetupSpec;
 use brigade::embed::SystemClock;
 use brigade::ports::{
     Assignment, Durability, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, Worktree, WorktreeOutcome,

@@ -2,14 +2,14 @@
 
 use super::host::AgentHost;
 use super::{AgentError, TurnOutcome};
-use crate::domain::approval::ReviewSubject;
-use crate::domain::event::VERIFY_STEP;
-use crate::domain::evidence::Evidence;
-use crate::domain::last_words::with_last_words;
-use crate::domain::member_place::ReadOnly;
-use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::agent::last_words::with_last_words;
+use crate::domain::log::event::VERIFY_STEP;
 use crate::domain::task::TaskStatus;
-use crate::domain::transition::{Actor, Change};
+use crate::domain::task::evidence::Evidence;
+use crate::domain::task::transition::{Actor, Change};
+use crate::domain::team::approval::ReviewSubject;
+use crate::domain::team::member_place::ReadOnly;
+use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::ports::{StoreError, StoreResult};
 use crate::service::approvals;
 use crate::service::attempt_log::REFUSALS_MAX;

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::external;
-use crate::domain::evidence::AttemptActivity;
-use crate::domain::phase::ClaimRef;
+use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::domain::task::Task;
-use crate::domain::team_spec::Memory;
-use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use crate::domain::task::evidence::AttemptActivity;
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::team::team_spec::Memory;
 use crate::tools::table;
 
 /// Returns true for a call that can change something: one of Brigade's, or of an external agent.
@@ -127,11 +127,11 @@ impl ContextContent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::failed_attempt::FailedAttempt;
-    use crate::domain::prompt::Context;
+    use crate::domain::agent::prompt::Context;
+    use crate::domain::agent::transcript::PromptKind;
     use crate::domain::task::TaskId;
+    use crate::domain::task::failed_attempt::FailedAttempt;
     use crate::domain::time::UnixMs;
-    use crate::domain::transcript::PromptKind;
 
     fn message(role: Role, claim: Option<(u64, u32)>) -> MessageRecord {
         let (task, attempt) = claim.unzip();

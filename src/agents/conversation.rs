@@ -11,11 +11,11 @@ use super::message_list::{MessageList, Position};
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
-use crate::domain::phase::ClaimRef;
-use crate::domain::prompt::{Context, last_todo_list, summary_block};
+use crate::domain::agent::prompt::{Context, last_todo_list, summary_block};
+use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, SentPrompt, TranscriptEntry};
 use crate::domain::task::TaskId;
+use crate::domain::team::phase::ClaimRef;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, MessageRecord, Record, Role, SentPrompt, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Up to this many messages, a context is not compacted: that would not make it smaller.

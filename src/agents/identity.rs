@@ -1,9 +1,9 @@
 //! The texts that tell a member who it is: the system prompt, and the identity block.
 
 use super::AgentHost;
-use crate::domain::prompt::{HeldTask, identity_block};
-use crate::domain::records::{MemberStatus, RosterMember};
-use crate::domain::team_spec::MemberSpec;
+use crate::domain::agent::prompt::{HeldTask, identity_block};
+use crate::domain::team::records::{MemberStatus, RosterMember};
+use crate::domain::team::team_spec::MemberSpec;
 
 /// The paragraph about isolation in the system prompt of a teammate.
 const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch. The claim names it, and your tools start there. Write nowhere else. Servers that you start use the ten ports from $BRIGADE_PORT_BASE on. When you report the task completed, your changes are committed, and the commit that is checked out is merged: no other branch, no tag, no stash. After a conflict, or if verify fails on the merged result, fix it in your worktree and report again. A merge that drops lines or words of others is refused.";

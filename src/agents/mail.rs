@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::host::AgentHost;
 use super::{AgentError, TurnOutcome};
-use crate::domain::approval::{PLAN_BYTES_MAX, Request, RequestKind};
-use crate::domain::event::EventKind;
-use crate::domain::message::{Message, MessageType};
-use crate::domain::name::HUMAN;
-use crate::domain::phase::PhaseEvent;
-use crate::domain::prompt::mail_record;
+use crate::domain::agent::prompt::mail_record;
+use crate::domain::log::event::EventKind;
+use crate::domain::team::approval::{PLAN_BYTES_MAX, Request, RequestKind};
+use crate::domain::team::message::{Message, MessageType};
+use crate::domain::team::name::HUMAN;
+use crate::domain::team::phase::PhaseEvent;
 use crate::domain::time::UnixMs;
 use crate::ports::Delivery;
 use crate::service::approvals::answer_event;

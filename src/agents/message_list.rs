@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::token_estimate::ContextSize;
-use crate::domain::transcript::{Block, MessageRecord, Role};
+use crate::domain::agent::transcript::{Block, MessageRecord, Role};
 use crate::ports::ChatMessage;
 
 /// The messages of a context, and their size. Consecutive messages of one role and source become one message.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::account::Account;
-use crate::domain::phase::{IllegalTransition, PhaseEvent};
 use crate::domain::task::Task;
+use crate::domain::team::account::Account;
+use crate::domain::team::phase::{IllegalTransition, PhaseEvent};
 use crate::domain::time::UnixMs;
 use crate::ports::StoreError;
 use crate::run::budget::BudgetSpent;

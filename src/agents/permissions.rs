@@ -9,10 +9,10 @@ use tokio::time::sleep;
 
 use super::host::{AgentHost, AgentServices};
 use super::turn_control::{StopLevel, TurnControl};
-use crate::domain::approval::{ApprovalAnswer, CALL_BYTES_MAX, Request, ReviewSubject};
-use crate::domain::name::{Name, SYSTEM};
-use crate::domain::permission::{PermissionCall, PermissionDecision};
-use crate::domain::request_text::CallDetails;
+use crate::domain::agent::permission::{PermissionCall, PermissionDecision};
+use crate::domain::team::approval::{ApprovalAnswer, CALL_BYTES_MAX, Request, ReviewSubject};
+use crate::domain::team::name::{Name, SYSTEM};
+use crate::domain::team::request_text::CallDetails;
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
 use crate::service::approvals::{answer_event, new_request_id, send_request, withdraw_permissions};

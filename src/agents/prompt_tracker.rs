@@ -1,6 +1,6 @@
 //! The prompts of one member, and whether its model has answered them.
 
-use crate::domain::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
+use crate::domain::agent::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
 
 /// The prompts in a transcript and the answers to them.
 #[derive(Debug, Default)]

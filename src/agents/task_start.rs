@@ -2,8 +2,8 @@
 
 use super::host::AgentHost;
 use super::{AgentBackend, AgentError};
-use crate::domain::phase::ClaimRef;
 use crate::domain::task::Task;
+use crate::domain::team::phase::ClaimRef;
 use crate::service::approvals;
 
 /// Begins the work on a task that the member's loop claimed.

@@ -3,8 +3,8 @@
 //! The provider reports the true number with each answer. So only the messages since the last answer are estimated: by the tokens in a byte
 //! that a tokenizer counts, or that an earlier report had.
 
-use crate::domain::prompt::block_bytes;
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::agent::prompt::block_bytes;
+use crate::domain::agent::transcript::{Block, Usage};
 
 /// The assumed tokens in a byte before the first report. The value is high, because code has more tokens than prose.
 const TOKENS_PER_BYTE_UNKNOWN: f64 = 1.0 / 3.0;

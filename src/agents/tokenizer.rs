@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tiktoken_rs::CoreBPE;
 use tiktoken_rs::tokenizer::{Tokenizer as Encoding, get_tokenizer};
 
-use crate::domain::team_spec::ModelSpec;
+use crate::domain::team::team_spec::ModelSpec;
 
 /// The most text that one count reads, in bytes.
 const COUNTED_BYTES_MAX: usize = 256 * 1024;
@@ -123,7 +123,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::domain::prompt_cut::fewest_tokens;
+    use crate::domain::agent::prompt_cut::fewest_tokens;
 
     fn spec(provider: &str, model: &str) -> ModelSpec {
         ModelSpec::new(provider, model)

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::domain::prompt::delivered_keys;
-use crate::domain::transcript::{MessageRecord, Record, TranscriptEntry};
+use crate::domain::agent::prompt::delivered_keys;
+use crate::domain::agent::transcript::{MessageRecord, Record, TranscriptEntry};
 use crate::ports::{Clock, StoreResult, Transcripts};
 
 /// Appends records to the transcript of one member, and knows the keys of the mail in it.

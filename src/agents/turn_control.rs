@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 use crate::run::progress::Progress;
 
 /// The time that a running tool has to end after the claim was lost.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::host::{AgentHost, AgentServices};
 use super::worktree::WorktreeService;
-use crate::domain::access::{Access, PathRule};
-use crate::domain::member_place::{MemberPlace, MemberSituation, ReadOnly, WorkFolder};
-use crate::domain::phase::ClaimRef;
-use crate::domain::worktree_state::WorkStep;
+use crate::domain::agent::access::{Access, PathRule};
+use crate::domain::git::worktree_state::WorkStep;
+use crate::domain::team::member_place::{MemberPlace, MemberSituation, ReadOnly, WorkFolder};
+use crate::domain::team::phase::ClaimRef;
 use crate::ports::CommandPlace;
 use crate::service::approvals;
 use crate::service::merge::TaskWorktree;

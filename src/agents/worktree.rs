@@ -12,14 +12,14 @@ use super::AgentError;
 use super::host::AgentHost;
 use super::turn_control::StopLevel;
 use super::worktree_reporter::WorktreeReporter;
-use crate::domain::access::PathRule;
-use crate::domain::budget::CapReached;
-use crate::domain::event::EventKind;
-use crate::domain::ignored_files::IgnoredFiles;
-use crate::domain::phase::ClaimRef;
+use crate::domain::agent::access::PathRule;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::git::worktree_state::WorkStep;
+use crate::domain::log::event::EventKind;
+use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{Task, TaskId};
-use crate::domain::transition::{Actor, Change};
-use crate::domain::worktree_state::WorkStep;
+use crate::domain::team::budget::CapReached;
+use crate::domain::team::phase::ClaimRef;
 use crate::ports::{
     Assignment, CommandPlace, LeftoverWork, MergeRequest, Repository, RepositoryError, SetupPlace, StoreError,
     StoreResult, TeamWorktree, Worktree, WorktreeOutcome,

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::host::AgentHost;
-use crate::domain::phase::ClaimRef;
+use crate::domain::git::worktree_state::{WorkActivity, WorkStep, WorktreeReport};
+use crate::domain::team::phase::ClaimRef;
 use crate::domain::time::UnixMs;
-use crate::domain::worktree_state::{WorkActivity, WorkStep, WorktreeReport};
 use crate::ports::{Clock, Repository, Worktree};
 use crate::run::progress::{Activity, Progress};
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::domain::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
-use crate::domain::snapshot::is_default;
+use crate::domain::log::snapshot::is_default;
 use crate::domain::task::TaskId;
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::team::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
+use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
 
 /// The usage of a team.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -140,8 +140,8 @@ impl CostView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::budget::{LedgerEntry, UsageKey};
-    use crate::domain::transcript::Usage;
+    use crate::domain::agent::transcript::Usage;
+    use crate::domain::team::budget::{LedgerEntry, UsageKey};
 
     #[test]
     fn bill_is_kept_beside_usage_without_price() {

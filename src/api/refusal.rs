@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 
 use crate::config::CONFIG_FILE;
 use crate::config::diagnostics::{ConfigError, Problem};
-use crate::domain::name::InvalidName;
-use crate::domain::suggestion::did_you_mean;
+use crate::domain::task::task_error::TaskError;
 use crate::domain::task::{TaskId, TaskStatus};
-use crate::domain::task_error::TaskError;
+use crate::domain::team::name::InvalidName;
+use crate::domain::text::suggestion::did_you_mean;
 use crate::embed::EmbedError;
 use crate::ports::{MissingTask, RepositoryError, StoreError};
 use crate::stores::file::links::SymbolicLinkError;

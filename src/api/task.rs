@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::team::LeadHealth;
-use crate::domain::approval::Request;
-use crate::domain::claim_queue::{Candidate, TaskScope};
-use crate::domain::pending_questions::Question;
-use crate::domain::state::Mode;
+use crate::domain::task::claim_queue::{Candidate, TaskScope};
 use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
+use crate::domain::team::approval::Request;
+use crate::domain::team::pending_questions::Question;
+use crate::domain::team::state::Mode;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, QuarantinedTask};
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 
-use crate::domain::budget::Budget;
-use crate::domain::event::TaskCounts;
-use crate::domain::phase::ReportedPhase;
-use crate::domain::state::{Mode, SetBy};
+use crate::domain::log::event::TaskCounts;
 use crate::domain::task::TaskId;
+use crate::domain::team::budget::Budget;
+use crate::domain::team::phase::ReportedPhase;
+use crate::domain::team::state::{Mode, SetBy};
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::time::UnixMs;
-use crate::domain::waiting_for::WaitingFor;
 
 /// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -10,7 +10,7 @@ use super::arguments::task_id;
 use super::commands::{positionals, visible_subcommands};
 use super::complete::CursorPosition;
 use super::error::CliError;
-use crate::domain::suggestion::{did_you_mean, nearest};
+use crate::domain::text::suggestion::{did_you_mean, nearest};
 
 /// The most allowed values that an error lists. If there are more, the hint names the help.
 const VALUES_SHOWN_MAX: usize = 12;

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::error::{CliError, CliResult};
-use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::task::transition::{Actor, ActorKind};
 use crate::domain::task::{TASK_ID_MAX, TaskId, subject_problem};
-use crate::domain::transition::{Actor, ActorKind};
+use crate::domain::team::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
 
 /// The longest text that is read from stdin, in bytes.
 pub const TEXT_BYTES_MAX: u64 = 1024 * 1024;

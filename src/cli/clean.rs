@@ -10,7 +10,7 @@ use super::error::{CliError, CliResult};
 use super::location;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
-use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::sandbox::filter::own_program_path;
 use crate::service::workers;

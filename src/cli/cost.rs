@@ -5,7 +5,7 @@ use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::api::cost::{Budgets, CostView};
-use crate::domain::budget::{LedgerEntry, LedgerRecord};
+use crate::domain::team::budget::{LedgerEntry, LedgerRecord};
 use crate::stores::workspace::OpenMode;
 use crate::ui::cost::render;
 use crate::ui::text::one_line;

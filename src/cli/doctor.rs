@@ -23,7 +23,7 @@ use super::running_team::RunningTeam;
 use crate::api::Refusal;
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
-use crate::domain::team_spec::{ModelSpec, TeamSpec};
+use crate::domain::team::team_spec::{ModelSpec, TeamSpec};
 use crate::embed;
 use crate::platform;
 use crate::platform::watch::FolderWatch;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::domain::run_verdict::RunVerdict;
+use crate::domain::team::run_verdict::RunVerdict;
 
 /// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

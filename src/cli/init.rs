@@ -19,8 +19,8 @@ use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::config::CONFIG_FILE;
-use crate::domain::name::Name;
-use crate::domain::team_spec::Prompts;
+use crate::domain::team::name::Name;
+use crate::domain::team::team_spec::Prompts;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
@@ -372,6 +372,6 @@ mod tests {
 
     #[test]
     fn sample_plan_of_init_parses() {
-        assert!(crate::domain::plan::parse("plan.md", PLAN).unwrap().len() >= 3);
+        assert!(crate::domain::task::plan::parse("plan.md", PLAN).unwrap().len() >= 3);
     }
 }

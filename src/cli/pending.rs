@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::CliResult;
-use crate::domain::approval::RequestKind;
-use crate::domain::branch_name::BranchName;
-use crate::domain::name::LEAD;
-use crate::domain::state::{Mode, SharedState};
-use crate::domain::state_note::StateNote;
-use crate::domain::team_spec::{Isolation, TeamSpec};
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::team::approval::RequestKind;
+use crate::domain::team::name::LEAD;
+use crate::domain::team::state::{Mode, SharedState};
+use crate::domain::team::state_note::StateNote;
+use crate::domain::team::team_spec::{Isolation, TeamSpec};
 use crate::ports::{BoardView, RecordedMerge, Stores};
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;

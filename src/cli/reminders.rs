@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use crate::domain::approval::{Request, RequestKind};
-use crate::domain::message::Message;
-use crate::domain::pending_questions::{Question, Questions};
+use crate::domain::team::approval::{Request, RequestKind};
+use crate::domain::team::message::Message;
+use crate::domain::team::pending_questions::{Question, Questions};
 use crate::service::pending::PendingForPerson;
 use crate::ui::approvals::how_to_answer;
 use crate::ui::command_form::shell_word;
@@ -136,8 +136,8 @@ fn items_to_answer(waiting: &PendingForPerson) -> impl Iterator<Item = (String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::message::MessageType;
-    use crate::domain::name::HUMAN;
+    use crate::domain::team::message::MessageType;
+    use crate::domain::team::name::HUMAN;
     use crate::domain::time::UnixMs;
 
     #[test]

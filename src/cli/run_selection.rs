@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use crate::domain::event::{Event, EventKind};
+use crate::domain::log::event::{Event, EventKind};
 use crate::domain::time::UnixMs;
 use crate::ports::{EventReader, Runs};
 use crate::stores::workspace::OpenMode;
@@ -248,7 +248,7 @@ impl Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::NewEvent;
+    use crate::domain::log::event::NewEvent;
 
     fn event(seq: u64, at: i64) -> Event {
         NewEvent::from(EventKind::Warning { about: "test".into(), text: String::new() }).number(seq, UnixMs(at))

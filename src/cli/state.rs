@@ -7,7 +7,7 @@ use super::error::CliResult;
 use super::launch::{Lifetime, check_lead_has_model, mode_parser};
 use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
-use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
+use crate::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::team::{process, setter};

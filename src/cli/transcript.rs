@@ -6,7 +6,7 @@ use super::error::CliResult;
 use super::members;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
-use crate::domain::name::LEAD;
+use crate::domain::team::name::LEAD;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{count, one_line};

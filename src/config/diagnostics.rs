@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::domain::suggestion::did_you_mean;
-use crate::domain::system_error;
+use crate::domain::text::suggestion::did_you_mean;
+use crate::domain::text::system_error;
 
 /// The text of a config file, for errors that point into it.
 #[derive(Debug, Clone, PartialEq, Eq)]

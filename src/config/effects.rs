@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::resolve::{Resolved, Source};
 use super::settings::{self, Effect};
-use crate::domain::name::LEAD;
+use crate::domain::team::name::LEAD;
 
 /// A value with an effect, and the members that have it.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile};
 use super::settings::{self, NOT_ENFORCED, Setting, ValueKind};
-use crate::domain::suggestion::did_you_mean;
-use crate::domain::system_error;
+use crate::domain::text::suggestion::did_you_mean;
+use crate::domain::text::system_error;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::providers::PROVIDER_ALIASES;
 

@@ -8,11 +8,11 @@ use super::file::{checked_text, decimal, number};
 use super::patterns::matching_files;
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
-use crate::domain::branch_name::BranchName;
-use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
-use crate::domain::path_pattern;
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, ModelSpec, NotifySpec, SetupSpec};
-use crate::domain::worktree_name::{WorktreeName, team_folder};
+use crate::domain::agent::path_pattern;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::worktree_name::{WorktreeName, team_folder};
+use crate::domain::team::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
+use crate::domain::team::team_spec::{Isolation, Limits, MemberSpec, ModelSpec, NotifySpec, SetupSpec};
 use crate::providers;
 
 const PREFIX: &str = "prices.";

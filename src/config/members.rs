@@ -7,10 +7,10 @@ use super::models::{ModelValues, shown_value};
 use super::permissions::RULE_KEYS;
 use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
 use super::settings::{self, LEAD_SETTINGS, MEMBER_SETTINGS, MODEL_SETTINGS, ROLE_DEFAULT, ValueKind};
-use crate::domain::budget::Budget;
-use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
-use crate::domain::permission::Permissions;
-use crate::domain::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
+use crate::domain::agent::permission::Permissions;
+use crate::domain::team::budget::Budget;
+use crate::domain::team::name::{HUMAN, LEAD, Name, RESERVED};
+use crate::domain::team::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
 use crate::providers;
 
 /// The keys of a member's budget.

@@ -22,7 +22,7 @@ pub mod schema;
 pub mod search;
 pub mod settings;
 
-use crate::domain::suggestion::nearest;
+use crate::domain::text::suggestion::nearest;
 use diagnostics::ConfigError;
 use file::{ConfigFile, Value};
 pub use resolve::{Resolved, ResolvedValue, Source};

@@ -9,12 +9,12 @@ use super::file::{Value, decimal, number};
 use super::members::MemberValues;
 use super::resolve::{Resolver, Source, Sourced, sourced, text_of, words_of};
 use super::settings::{self, MODEL_SETTINGS, OF_ADDRESS, OF_MODEL};
-use crate::domain::model_spec::{
+use crate::domain::team::model_spec::{
     ApiKind, CompatSpec, CostSource, EXTRA_BODY_BYTES_MAX, Effort, IdForm, InstructionRole, MaxTokensField, ModelSpec,
     OWN_BODY_FIELDS, OWN_HEADERS, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls,
 };
-use crate::domain::suggestion::did_you_mean;
-use crate::domain::team_spec::AgentKind;
+use crate::domain::team::team_spec::AgentKind;
+use crate::domain::text::suggestion::did_you_mean;
 use crate::providers;
 use crate::sandbox::environment::is_secret;
 use crate::secrets::{MASK, Secret};

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::domain::path_glob::{NameGlob, PathGlob};
+use crate::domain::text::path_glob::{NameGlob, PathGlob};
 use crate::platform::reading;
 
 /// The most files that a pattern may match.

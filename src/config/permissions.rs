@@ -3,8 +3,8 @@
 use super::diagnostics::Problem;
 use super::file::Value;
 use super::resolve::{Resolver, Sourced, text_of, words_of};
-use crate::domain::permission::{EXTERNAL_TOOLS, PermissionMode, PermissionRule, Permissions, ToolKind};
-use crate::domain::suggestion::did_you_mean;
+use crate::domain::agent::permission::{EXTERNAL_TOOLS, PermissionMode, PermissionRule, Permissions, ToolKind};
+use crate::domain::text::suggestion::did_you_mean;
 use crate::tools::table::TOOLS;
 
 /// The settings with the rules.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::settings::{self, LIMITS, Setting, ValueKind};
-use crate::domain::team_spec::Limits;
+use crate::domain::team::team_spec::Limits;
 
 /// Returns the text of `schema/brigade.schema.json`.
 pub fn text() -> String {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::CONFIG_FILE;
 use super::diagnostics::ConfigError;
-use crate::domain::worktree_name::WORKTREES_FOLDER;
+use crate::domain::git::worktree_name::WORKTREES_FOLDER;
 use crate::platform::{is_shared, is_trusted_owner};
 
 /// Returns the nearest config file in `folder` and its parents.

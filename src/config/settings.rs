@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use crate::domain::budget::TOKENS_MAX;
-use crate::domain::model_spec::{
+use crate::domain::agent::permission::PermissionMode;
+use crate::domain::team::budget::TOKENS_MAX;
+use crate::domain::team::model_spec::{
     ApiKind, CostSource, Effort, IdForm, InstructionRole, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm,
     ToolCalls,
 };
-use crate::domain::permission::PermissionMode;
-use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
-use crate::domain::words::words;
+use crate::domain::team::team_spec::{Isolation, Limits, Memory, OnQuota};
+use crate::domain::text::words::words;
 use crate::ports::Durability;
 use crate::providers::PROVIDERS;
 

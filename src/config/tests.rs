@@ -5,8 +5,8 @@ use std::fs;
 use super::*;
 use serde_json::json;
 
-use crate::domain::model_spec::{CostSource, Effort, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls};
-use crate::domain::team_spec::{Memory, ModelSpec, SetupSpec, TeamSpec};
+use crate::domain::team::model_spec::{CostSource, Effort, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls};
+use crate::domain::team::team_spec::{Memory, ModelSpec, SetupSpec, TeamSpec};
 
 struct ConfigFolder {
     folder: tempfile::TempDir,
@@ -165,7 +165,7 @@ fn prompts_folder_file_replaces_built_in_prompt() {
     fs::write(workspace.folder.path().join("prompts/cleanup.md"), "Tidy up.").unwrap();
     let spec = workspace.team(&TeamFlags::default()).unwrap().spec;
     assert_eq!(spec.prompts.cleanup, "Tidy up.");
-    assert_eq!(spec.prompts.lead, crate::domain::team_spec::Prompts::default().lead);
+    assert_eq!(spec.prompts.lead, crate::domain::team::team_spec::Prompts::default().lead);
     assert_eq!(spec.members[0].prompt, "Be kind.");
 }
 

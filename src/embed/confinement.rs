@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::{STORE, SystemClock};
 use crate::config::{CONFIG_FILE, Durability};
-use crate::domain::access::PathRule;
-use crate::domain::team_spec::{Isolation, TeamSpec};
+use crate::domain::agent::access::PathRule;
+use crate::domain::team::team_spec::{Isolation, TeamSpec};
 use crate::ports::Repository;
 use crate::sandbox::protected_paths::{accounts_folder, home_rules, trust_folder};
 use crate::sandbox::{self, Sandbox, SandboxError};

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::account::{AccountId, AccountLimit};
+use crate::domain::team::account::{AccountId, AccountLimit};
 use crate::domain::time::UnixMs;
 
 /// Stores the limits of accounts, for all processes of a user.

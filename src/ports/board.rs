@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::claim_queue::{Candidate, TaskScope};
-use crate::domain::dependencies::TaskLookup;
-use crate::domain::output::one_line;
-use crate::domain::phase::ClaimRef;
+use crate::domain::task::claim_queue::{Candidate, TaskScope};
+use crate::domain::task::dependencies::TaskLookup;
+use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{NewTask, Task, TaskId};
-use crate::domain::transition::{Actor, Change};
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::text::output::one_line;
 
 /// A member or script that claims a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +159,7 @@ pub trait Board: Send + Sync {
     /// Claims this task. The error names the obstacle.
     async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task>;
 
-    /// Changes a task by the rules of [`crate::domain::transition`]. A completed task is removed from the blockers of others, and
+    /// Changes a task by the rules of [`crate::domain::task::transition`]. A completed task is removed from the blockers of others, and
     /// a reopened one is added again to its pending dependents.
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task>;
 

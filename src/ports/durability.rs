@@ -1,6 +1,6 @@
 //! The durability of accepted data.
 
-use crate::domain::words::words;
+use crate::domain::text::words::words;
 
 words! {
     /// The events that accepted data survives.

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::event::{Event, NewEvent};
+use crate::domain::log::event::{Event, NewEvent};
 
 /// The event log of the run. Only the log numbers events.
 #[async_trait]

@@ -11,16 +11,16 @@ use super::{
     Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTask, QuarantinedTranscript, ReclaimRequest,
     Reclaimed, Requests, Roster, StateStore, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
 };
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
-use crate::domain::budget::{LedgerRecord, LedgerTotals};
-use crate::domain::message::Message;
-use crate::domain::name::Name;
-use crate::domain::records::{RosterMember, WorkerTeammate};
-use crate::domain::state::{SharedState, StateUpdate};
+use crate::domain::agent::transcript::Record;
+use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{NewTask, Task, TaskId};
+use crate::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
+use crate::domain::team::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::team::message::Message;
+use crate::domain::team::name::Name;
+use crate::domain::team::records::{RosterMember, WorkerTeammate};
+use crate::domain::team::state::{SharedState, StateUpdate};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::Record;
-use crate::domain::transition::{Actor, Change};
 
 /// A call of a store, as an [`Interceptor`] sees it. Calls that no interceptor distinguishes share a variant.
 #[derive(Debug, Clone, Copy)]

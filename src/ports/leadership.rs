@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::records::LeadRecord;
+use crate::domain::team::records::LeadRecord;
 
 /// The holder of a workspace's leadership, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]

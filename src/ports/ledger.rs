@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::team::budget::{LedgerRecord, LedgerTotals};
 
 /// The usage of model requests.
 ///

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::message::Message;
-use crate::domain::name::Name;
+use crate::domain::team::message::Message;
+use crate::domain::team::name::Name;
 
 /// A message for a transcript.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::domain::account::AccountId;
-use crate::domain::prompt::text_bytes;
-use crate::domain::team_spec::ApiKind;
-use crate::domain::transcript::{Block, Extra, Origin, Role, Usage};
+use crate::domain::agent::prompt::text_bytes;
+use crate::domain::agent::transcript::{Block, Extra, Origin, Role, Usage};
+use crate::domain::team::account::AccountId;
+use crate::domain::team::team_spec::ApiKind;
 
 /// Maximum number of tokens that a provider adds to a request, such as its instructions for tools.
 const PROVIDER_TOKENS_MAX: u64 = 1024;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::access::PathRule;
-use crate::domain::branch_name::BranchName;
-use crate::domain::event::Notice;
-use crate::domain::failed_attempt::FailedAttempt;
-use crate::domain::ignored_files::IgnoredFiles;
+use crate::domain::agent::access::PathRule;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::git::worktree_name::WorktreeName;
+use crate::domain::git::worktree_state::WorktreeReport;
+use crate::domain::log::event::Notice;
+use crate::domain::task::failed_attempt::FailedAttempt;
 use crate::domain::task::{Task, TaskId};
-use crate::domain::worktree_name::WorktreeName;
-use crate::domain::worktree_state::WorktreeReport;
 
 /// The reason why a repository call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
+use crate::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
 
 /// Requests that wait for an answer, such as plan approvals. Their messages are sent separately.

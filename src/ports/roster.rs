@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::records::RosterMember;
+use crate::domain::team::records::RosterMember;
 
 /// The roster, which other programs also read and write.
 #[async_trait]

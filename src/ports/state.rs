@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::state::{SharedState, StateUpdate};
+use crate::domain::team::state::{SharedState, StateUpdate};
 
 /// The shared state: the state that the person wants, and the reports of the team. People and other programs change it, too.
 #[async_trait]

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use super::{LeadHolder, MissingTask};
-use crate::domain::approval::RequestError;
-use crate::domain::claim_queue::ClaimObstacle;
-use crate::domain::system_error;
 use crate::domain::task::TaskId;
-use crate::domain::task_error::TaskError;
+use crate::domain::task::claim_queue::ClaimObstacle;
+use crate::domain::task::task_error::TaskError;
+use crate::domain::team::approval::RequestError;
+use crate::domain::text::system_error;
 
 /// The result of a call to a store.
 pub type StoreResult<T> = Result<T, StoreError>;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::transcript::Record;
+use crate::domain::agent::transcript::Record;
 
 /// An object that was in the place of a transcript and was moved to quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::records::{WorkerRecord, WorkerTeammate};
+use crate::domain::team::records::{WorkerRecord, WorkerTeammate};
 
 /// The workers that a survey found.
 #[derive(Debug, Clone, Default)]

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::exchange::ProtocolError;
-use crate::domain::characters::readable_json;
-use crate::domain::transcript::{Block, Extra};
+use crate::domain::agent::transcript::{Block, Extra};
+use crate::domain::text::characters::readable_json;
 
 /// Returns true if this text is a whole JSON object, or empty, as for a call without arguments.
 pub fn are_whole(text: &str) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use super::{ProgramError, ProgramReport};
-use crate::domain::team_spec::ModelSpec;
+use crate::domain::team::team_spec::ModelSpec;
 use crate::sandbox::{CommandExit, Sandbox};
 
 /// The versions with which the protocol was tested, the oldest first.

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::domain::digest::sha256;
-use crate::domain::model_spec::{
+use crate::domain::team::digest::sha256;
+use crate::domain::team::model_spec::{
     ApiKind, CompatSpec, IdForm, InstructionRole, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls,
 };
 use crate::ports::ModelRequest;

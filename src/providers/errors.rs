@@ -11,7 +11,7 @@ use jiff::fmt::rfc2822;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
-use crate::domain::output::{one_line, shortened};
+use crate::domain::text::output::{one_line, shortened};
 use crate::ports::ModelError;
 
 /// The longest quote of a server's text, in characters.
@@ -19,7 +19,7 @@ const QUOTE_CHARS_MAX: usize = 400;
 /// The longest quote of a request id, in characters.
 const REQUEST_ID_CHARS_MAX: usize = 80;
 /// The longest wait that a server can ask for.
-const RETRY_AFTER_MAX: Duration = crate::domain::account::LIMIT_TIME_MAX;
+const RETRY_AFTER_MAX: Duration = crate::domain::team::account::LIMIT_TIME_MAX;
 
 /// The smallest context window, in tokens. A smaller number in an error has another meaning.
 const WINDOW_TOKENS_MIN: u64 = 512;

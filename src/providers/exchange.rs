@@ -21,10 +21,10 @@ use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use super::{provider, usage};
-use crate::domain::account::AccountId;
-use crate::domain::characters::{self, readable_json};
-use crate::domain::team_spec::ApiKind;
-use crate::domain::transcript::Origin;
+use crate::domain::agent::transcript::Origin;
+use crate::domain::team::account::AccountId;
+use crate::domain::team::team_spec::ApiKind;
+use crate::domain::text::characters::{self, readable_json};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::{Secret, masked};
 

@@ -3,8 +3,8 @@
 use parking_lot::Mutex;
 
 use super::arguments;
-use crate::domain::characters::{end_of_whole, joined};
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::agent::transcript::{Block, Usage};
+use crate::domain::text::characters::{end_of_whole, joined};
 use crate::ports::Listener;
 use crate::secrets::masked;
 
@@ -75,7 +75,7 @@ pub fn finished_block(block: Block) -> Option<Block> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::characters::text_of;
+    use crate::domain::text::characters::text_of;
 
     #[derive(Default)]
     struct Shown(Mutex<Vec<String>>);

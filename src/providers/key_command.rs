@@ -10,7 +10,7 @@ use std::{fmt, io};
 use parking_lot::Mutex;
 use reqwest::header::HeaderValue;
 
-use crate::domain::output::{one_line, shortened};
+use crate::domain::text::output::{one_line, shortened};
 use crate::ports::ModelError;
 use crate::sandbox::environment::passed_variables;
 use crate::sandbox::{CommandExit, Sandbox};

@@ -10,8 +10,8 @@ use compat::Compat;
 use key_command::KeyCommands;
 use service::{KeyVariable, Service};
 
-use crate::domain::model_spec::{IdForm, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm};
-use crate::domain::team_spec::{AgentKind, ApiKind, ExternalProgram, MemberSpec, ModelSpec};
+use crate::domain::team::model_spec::{IdForm, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm};
+use crate::domain::team::team_spec::{AgentKind, ApiKind, ExternalProgram, MemberSpec, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 

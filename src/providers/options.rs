@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::compat::{Compat, session_key};
 use super::exchange::{Api, Assembler};
-use crate::domain::model_spec::{ApiKind, Effort, MaxTokensField, ModelSpec, SessionHeader, ThinkingForm, ToolCalls};
+use crate::domain::team::model_spec::{
+    ApiKind, Effort, MaxTokensField, ModelSpec, SessionHeader, ThinkingForm, ToolCalls,
+};
 use crate::ports::ModelRequest;
 
 /// The smallest budget of thinking, in tokens (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
@@ -222,7 +224,7 @@ fn budget_tokens(effort: Effort, output_tokens_max: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::model_spec::CompatSpec;
+    use crate::domain::team::model_spec::CompatSpec;
     use crate::providers::chat::ChatApi;
     use crate::providers::messages::MessagesApi;
     use crate::providers::responses::ResponsesApi;

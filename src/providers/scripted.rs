@@ -33,11 +33,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::key_command::KeyCommands;
-use crate::domain::message::MessageType;
-use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::system_error;
-use crate::domain::team_spec::ModelSpec;
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::agent::transcript::{Block, Role, Usage};
+use crate::domain::team::message::MessageType;
+use crate::domain::team::name::{HUMAN, LEAD};
+use crate::domain::team::team_spec::ModelSpec;
+use crate::domain::text::system_error;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,

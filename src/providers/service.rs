@@ -15,9 +15,9 @@ use super::messages::{self, MessagesApi};
 use super::options::RequestOptions;
 use super::provider;
 use super::responses::ResponsesApi;
-use crate::domain::account::AccountId;
-use crate::domain::model_spec::ToolCalls;
-use crate::domain::team_spec::{ApiKind, ModelSpec};
+use crate::domain::team::account::AccountId;
+use crate::domain::team::model_spec::ToolCalls;
+use crate::domain::team::team_spec::{ApiKind, ModelSpec};
 use crate::ports::ModelClient;
 use crate::secrets::Secret;
 

@@ -3,7 +3,7 @@
 //!
 //! The format: <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>.
 
-use crate::domain::characters;
+use crate::domain::text::characters;
 
 /// The largest event, in bytes. A provider's largest is a complete tool call in one event.
 pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::domain::transcript::{Block, Role};
+use crate::domain::agent::transcript::{Block, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 
 /// A request with these messages and two tools.

@@ -12,9 +12,9 @@ use super::messages::MessagesApi;
 use super::responses::ResponsesApi;
 use super::sse::SseReader;
 use super::test_requests::{request, user};
-use crate::domain::model_spec::{CompatSpec, MaxTokensField, ReasoningBack, ToolCalls};
-use crate::domain::team_spec::ApiKind;
-use crate::domain::transcript::{Block, Origin, Role};
+use crate::domain::agent::transcript::{Block, Origin, Role};
+use crate::domain::team::model_spec::{CompatSpec, MaxTokensField, ReasoningBack, ToolCalls};
+use crate::domain::team::team_spec::ApiKind;
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
 
 /// An answer of each API, with a call of `bash`, and with all that only its model accepts.

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::arguments;
-use crate::domain::transcript::{Block, Extra};
+use crate::domain::agent::transcript::{Block, Extra};
 use crate::ports::{ModelResponse, StopReason, ToolSpec};
 
 /// The namespace that some models write before the name of a tool, because their template has it.

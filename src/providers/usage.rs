@@ -4,7 +4,7 @@
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use crate::domain::transcript::{TICKS_PER_USD, Usage};
+use crate::domain::agent::transcript::{TICKS_PER_USD, Usage};
 
 /// The names of the counters in the reports of an API.
 pub struct UsageFields {

@@ -13,10 +13,10 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::domain::account::{Account, AccountId, AccountLimit};
-use crate::domain::state_note::StateNote;
+use crate::domain::team::account::{Account, AccountId, AccountLimit};
+use crate::domain::team::state_note::StateNote;
+use crate::domain::text::units::exponential_backoff;
 use crate::domain::time::UnixMs;
-use crate::domain::units::exponential_backoff;
 use crate::ports::{AccountStore, Clock};
 
 /// The first wait after a refusal that names no time; each further one is twice as long.
@@ -422,6 +422,8 @@ mod tests {
             last = wait;
         }
         let (limit, _) = accounts.record_quota(&account, UnixMs(i64::MAX)).await;
-        assert!(limit.until <= accounts.clock.now().plus(crate::domain::account::LIMIT_TIME_MAX) && limit.until > now);
+        assert!(
+            limit.until <= accounts.clock.now().plus(crate::domain::team::account::LIMIT_TIME_MAX) && limit.until > now
+        );
     }
 }

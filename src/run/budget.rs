@@ -11,14 +11,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::domain::budget::{
+use crate::domain::agent::transcript::Usage;
+use crate::domain::task::TaskId;
+use crate::domain::team::budget::{
     Budget, BudgetScope, LedgerEntry, LedgerRecord, LedgerTotals, Prices, Spend, TEXT_BYTES_PER_TOKEN_MAX, TaskCap,
     TokensAndUsd, UsageFault, UsageKey,
 };
-pub use crate::domain::budget_spent::BudgetSpent;
-use crate::domain::task::TaskId;
-use crate::domain::team_spec::TeamSpec;
-use crate::domain::transcript::Usage;
+pub use crate::domain::team::budget_spent::BudgetSpent;
+use crate::domain::team::team_spec::TeamSpec;
 use crate::ports::{Clock, Ledger, StoreError, StoreResult};
 
 /// Ledger lines kept in memory while the disk takes none; beyond that, the oldest are dropped.
@@ -435,9 +435,9 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::budget::Price;
-    use crate::domain::state_note::StateNote;
-    use crate::domain::team_spec::ModelSpec;
+    use crate::domain::team::budget::Price;
+    use crate::domain::team::state_note::StateNote;
+    use crate::domain::team::team_spec::ModelSpec;
     use crate::embed::SystemClock;
     use crate::stores::memory::MemoryLedger;
 

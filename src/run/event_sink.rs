@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::domain::event::{EventKind, NewEvent};
-use crate::domain::snapshot::MemberSnapshot;
+use crate::domain::log::event::{EventKind, NewEvent};
+use crate::domain::log::snapshot::MemberSnapshot;
 use crate::domain::task::Task;
 
 /// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted.

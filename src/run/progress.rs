@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 
 /// A teammate's current activity.
 #[derive(Debug, Clone, PartialEq, Eq)]

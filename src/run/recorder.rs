@@ -9,14 +9,14 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use super::event_sink::{EventQueue, EventSink, RecorderMessage, event_queue};
-use crate::domain::dependencies::TaskLookup;
-use crate::domain::event::{Event, EventKind, InvalidFileSnapshot, NewEvent};
-use crate::domain::replay::{
+use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot, NewEvent};
+use crate::domain::log::replay::{
     INVALID_FILES_MAX, ROWS_PER_EVENT_MAX, ReplayState, changed_rows_events, whole_board_events,
 };
-use crate::domain::snapshot::MemberSnapshot;
+use crate::domain::log::snapshot::MemberSnapshot;
+use crate::domain::log::task_diff::{TaskChanges, TaskDiffer};
+use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
-use crate::domain::task_diff::{TaskChanges, TaskDiffer};
 use crate::ports::{BoardView, Clock, QuarantinedTask, Stores};
 
 /// The number of events by which a front end can be late before it misses some. The log has them all.

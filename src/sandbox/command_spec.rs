@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::Level;
-use crate::domain::access::{Access, PathRule};
+use crate::domain::agent::access::{Access, PathRule};
 
 /// The limit of an encoded command spec in bytes: enough for the script and some thousand rules.
 const SPEC_BYTES_MAX: usize = 16 * 1024 * 1024;

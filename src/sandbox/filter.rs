@@ -30,8 +30,8 @@ use super::command_spec::{CommandSpec, Input};
 use super::guard::{PAUSE_MIN, has_children, signal_all, wait_for};
 use super::reexec::confine;
 use super::{CommandExit, GUARD_ARGUMENT, Level, own_arguments, own_program};
-use crate::domain::access::{Access, PathRule};
-use crate::domain::words::words;
+use crate::domain::agent::access::{Access, PathRule};
+use crate::domain::text::words::words;
 use crate::platform::{open_for_reading, processes, remove_folder};
 
 /// Replaces every command if no program can confine it.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::command_spec::{CommandSpec, Input};
 use super::{CONFINEMENT_VARIABLE, CommandExit, GuardMessage, Level, START_BYTE, WORKER_VARIABLE, environment};
-use crate::domain::access::PathRule;
+use crate::domain::agent::access::PathRule;
 use crate::platform::{processes, terminal};
 
 /// The limit of a command's text in bytes. Linux limits one variable, with its name, to 128 KiB.

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::domain::words::words;
+use crate::domain::text::words::words;
 use crate::platform::processes;
 
 mod command_spec;

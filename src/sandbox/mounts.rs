@@ -19,7 +19,7 @@ use rustix::fs::{Access as Permission, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::domain::access::{Access, PathRule};
+use crate::domain::agent::access::{Access, PathRule};
 
 /// Kernel settings as files: through them a command could freeze or kill other processes, or name a program for the kernel to start.
 /// See cgroups(7), proc_sys(5).

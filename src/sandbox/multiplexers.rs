@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use super::protected_paths::is_home_or_above;
-use crate::domain::access::PathRule;
+use crate::domain::agent::access::PathRule;
 
 /// The parent of the folders of tmux and screen. They do not use `TMPDIR`.
 const TEMPORARY_FOLDER: &str = "/tmp";

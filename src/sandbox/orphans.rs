@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::domain::records::{GuardProcess, WorkerRecord};
+use crate::domain::team::records::{GuardProcess, WorkerRecord};
 use crate::platform::processes::{self, ProcessInfo, Signal};
 use crate::platform::{boot_id, host_name};
 
@@ -139,7 +139,7 @@ pub fn is_process_live(record: &WorkerRecord) -> bool {
 #[cfg(target_os = "linux")]
 mod tests {
     use super::*;
-    use crate::domain::records::WorkerTeammate;
+    use crate::domain::team::records::WorkerTeammate;
     use crate::domain::time::UnixMs;
     use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Child, Command};

@@ -6,7 +6,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::domain::access::PathRule;
+use crate::domain::agent::access::PathRule;
 
 /// The most symbolic links that are followed on a path, as in the kernel.
 const LINKS_MAX: usize = 40;

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::ServiceError;
 use super::command::{CommandContext, claim_end};
 use super::guarded_process::{GuardedProcess, not_started};
-use crate::domain::records::GuardProcess;
+use crate::domain::team::records::GuardProcess;
 use crate::secrets::masked;
 
 /// The longest line that is read, in bytes: the largest answer of a model's server, with documents, has 32 MB.

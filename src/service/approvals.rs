@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::messages::{Outbox, first_line};
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
-use crate::domain::event::EventKind;
-use crate::domain::message::{Message, MessageType};
-use crate::domain::name::Name;
-use crate::domain::snapshot::bounded_text;
+use crate::domain::log::event::EventKind;
+use crate::domain::log::snapshot::bounded_text;
 use crate::domain::task::Task;
+use crate::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
+use crate::domain::team::message::{Message, MessageType};
+use crate::domain::team::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{CurrentLead, StoreError, StoreResult, Stores};
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::evidence::AttemptActivity;
-use crate::domain::last_words::UnansweredQuestion;
-use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::pending_questions::is_question;
-use crate::domain::phase::ClaimRef;
+use crate::domain::agent::last_words::UnansweredQuestion;
 use crate::domain::task::TaskId;
+use crate::domain::task::evidence::AttemptActivity;
+use crate::domain::team::name::{HUMAN, LEAD};
+use crate::domain::team::pending_questions::is_question;
+use crate::domain::team::phase::ClaimRef;
 use crate::domain::time::UnixMs;
 
 /// The longest wait for the answer to a question.

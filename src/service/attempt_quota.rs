@@ -5,7 +5,7 @@
 
 use parking_lot::Mutex;
 
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 
 /// The most records. A tool call makes about eight: two in the transcript, the others in the event log. So 25,000 calls fit.
 pub const RECORDS_MAX: u32 = 200_000;

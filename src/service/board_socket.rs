@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::domain::records::GuardProcess;
+use crate::domain::team::records::GuardProcess;
 use crate::platform::{processes, unix_socket};
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
 use crate::secrets::{Secret, masked};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::claim_queue::TaskScope;
-use crate::domain::name::Name;
+use crate::domain::task::claim_queue::TaskScope;
 use crate::domain::task::{Task, TaskId, lease_worker};
+use crate::domain::team::name::Name;
 use crate::ports::{Claimant, CurrentLead, ReclaimRequest, Reclaimed, StoreResult, Stores};
 
 use super::workers;

@@ -11,15 +11,15 @@ use super::merge::{MergeResult, TaskMerge, TaskWorktree, verify_in_place};
 use super::messages::Outbox;
 use super::review::{self, ReviewStatus};
 use super::verify::Verifier;
-use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
-use crate::domain::evidence::joined;
-use crate::domain::failure_summary;
-use crate::domain::ignored_files::IgnoredFiles;
-use crate::domain::output::{one_line, shortened};
-use crate::domain::phase::ClaimRef;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::task::evidence::joined;
+use crate::domain::task::failure_summary;
+use crate::domain::task::transition::{Action, Actor, Change, permit};
+use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId, TaskResult};
-use crate::domain::transition::{Action, Actor, Change, permit};
-use crate::domain::verify_run::VerifyRun;
+use crate::domain::team::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::text::output::{one_line, shortened};
 use crate::ports::{Board, Clock, MergeRequest, RepositoryError, StoreResult, Stores, UnmergedWork, WorkInspector};
 
 /// The longest command that a failure reason quotes, in characters.

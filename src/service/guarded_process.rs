@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::ServiceError;
 use super::command::CommandRegistry;
-use crate::domain::records::{GuardProcess, RunningCommand};
+use crate::domain::team::records::{GuardProcess, RunningCommand};
 use crate::platform::terminal::with_stops_blocked;
 use crate::platform::{is_resource_shortage, processes};
 use crate::ports::StoreResult;

@@ -15,15 +15,15 @@ use super::command::{CommandOutcome, claim_end, claim_lost_text};
 use super::setup::{self, SetupError};
 use super::step::Step;
 use super::verify::Verifier;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::event::{EventKind, MERGE_STEP, Notice};
-use crate::domain::failure_summary;
-use crate::domain::ignored_files::IgnoredFiles;
-use crate::domain::phase::ClaimRef;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::git::worktree_state::WorkStep;
+use crate::domain::log::event::{EventKind, MERGE_STEP, Notice};
+use crate::domain::task::failure_summary;
+use crate::domain::task::transition::{Action, Actor, permit};
+use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId};
-use crate::domain::transition::{Action, Actor, permit};
-use crate::domain::verify_run::VerifyRun;
-use crate::domain::worktree_state::WorkStep;
+use crate::domain::team::phase::ClaimRef;
 use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.

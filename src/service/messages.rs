@@ -1,16 +1,16 @@
 //! Sends messages between members, the lead and the person. Every message goes through [`Outbox`].
 
 use super::RecordEvent;
-use crate::domain::event::EventKind;
-use crate::domain::failure_summary;
-use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
-use crate::domain::output::shortened;
-use crate::domain::pending_questions;
-use crate::domain::snapshot::bounded_text;
+use crate::domain::agent::transcript::{Record, TranscriptEntry};
+use crate::domain::log::event::EventKind;
+use crate::domain::log::snapshot::bounded_text;
+use crate::domain::task::failure_summary;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::team::message::{Message, MessageType};
+use crate::domain::team::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::team::pending_questions;
+use crate::domain::text::output::shortened;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::{StoreError, StoreResult, Stores};
 
 /// The longest part of a message in an event, in characters.

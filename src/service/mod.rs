@@ -19,9 +19,9 @@
 
 use std::sync::Arc;
 
-use crate::domain::event::EventKind;
-use crate::domain::failure_summary;
-use crate::domain::task_error::TaskError;
+use crate::domain::log::event::EventKind;
+use crate::domain::task::failure_summary;
+use crate::domain::task::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
 
 pub mod agent_process;

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use super::approvals::current_approvals;
-use crate::domain::approval::{Request, RequestKind};
-use crate::domain::message::Message;
-use crate::domain::name::HUMAN;
-use crate::domain::pending_questions::{Question, Questions};
-use crate::domain::prompt::delivered_keys;
+use crate::domain::agent::prompt::delivered_keys;
+use crate::domain::team::approval::{Request, RequestKind};
+use crate::domain::team::message::Message;
+use crate::domain::team::name::HUMAN;
+use crate::domain::team::pending_questions::{Question, Questions};
 use crate::domain::time::UnixMs;
 use crate::ports::{Delivery, StoreResult, Stores};
 
@@ -78,9 +78,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::message::MessageType;
-    use crate::domain::pending_questions::record_of_message;
-    use crate::domain::transcript::{Record, TranscriptEntry};
+    use crate::domain::agent::transcript::{Record, TranscriptEntry};
+    use crate::domain::team::message::MessageType;
+    use crate::domain::team::pending_questions::record_of_message;
     use crate::embed::SystemClock;
     use crate::stores::memory;
 

@@ -1,11 +1,11 @@
 //! Imports a plan: adds new tasks, updates those that only the plan has changed, and reports the other differences.
-//! [`crate::domain::plan_update`] decides about each task.
+//! [`crate::domain::task::plan_update`] decides about each task.
 
 use std::collections::HashSet;
 
-use crate::domain::plan_update::{PlanUpdate, plan_of, plan_update};
+use crate::domain::task::plan_update::{PlanUpdate, plan_of, plan_update};
+use crate::domain::task::transition::{Actor, Change, TaskEdit};
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
-use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::ports::{Board, BoardView, StoreResult};
 
 /// The result of an import.

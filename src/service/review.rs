@@ -3,11 +3,11 @@
 //! In a team with reviews, a task is completed only after another member or the person approved its work. An approval belongs to
 //! the commit, or without a worktree to the attempt. Later changes need a new review.
 
-use crate::domain::approval::{ApprovalAnswer, Approvals, ReviewSubject, WorkReport};
-use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::phase::ReportedPhase;
-use crate::domain::state::TeammateReport;
-use crate::domain::waiting_for::WaitingFor;
+use crate::domain::team::approval::{ApprovalAnswer, Approvals, ReviewSubject, WorkReport};
+use crate::domain::team::name::{HUMAN, LEAD};
+use crate::domain::team::phase::ReportedPhase;
+use crate::domain::team::state::TeammateReport;
+use crate::domain::team::waiting_for::WaitingFor;
 
 /// The number of rejections at which an attempt fails.
 pub const REJECTIONS_MAX: usize = 3;

@@ -3,8 +3,8 @@
 use super::command::{self, CommandContext, CommandOutcome, TimeLimit};
 use super::step;
 use super::{RecordEvent, ServiceError};
-use crate::domain::access::PathRule;
-use crate::domain::failure_summary;
+use crate::domain::agent::access::PathRule;
+use crate::domain::task::failure_summary;
 use crate::ports::{PendingSetup, Repository, RepositoryError, Setup, SetupPlace};
 
 /// The variable with the first port of a command's worktree.

@@ -5,7 +5,7 @@ use tracing::Instrument;
 
 use super::command::{CommandContext, CommandOutcome};
 use super::{RecordEvent, ServiceError};
-use crate::domain::event::EventKind;
+use crate::domain::log::event::EventKind;
 use crate::domain::task::TaskId;
 
 /// A step of a member's work. The event log records each as a tool call.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::ServiceError;
+use crate::domain::task::transition::{Actor, ActorKind};
 use crate::domain::task::{NewTask, Task, TaskStatus};
-use crate::domain::transition::{Actor, ActorKind};
 use crate::ports::{Board, StoreError};
 
 /// The longest description that a member writes, in bytes. It becomes a part of other members' contexts.

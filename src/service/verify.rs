@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::command::{self, CommandContext, CommandEnd, CommandOutcome, TimeLimit};
 use super::step;
 use super::{RecordEvent, ServiceError};
-use crate::domain::access::PathRule;
-use crate::domain::event::VERIFY_STEP;
+use crate::domain::agent::access::PathRule;
+use crate::domain::log::event::VERIFY_STEP;
 use crate::sandbox::CommandExit;
 
 /// The first line of the output of a command that failed without output.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::domain::phase::ClaimRef;
-use crate::domain::records::WorkerRecord;
 use crate::domain::task::Task;
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::team::records::WorkerRecord;
 use crate::ports::{Board, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::account::{AccountId, AccountLimit};
+use crate::domain::team::account::{AccountId, AccountLimit};
 use crate::domain::time::UnixMs;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{is_shared, is_trusted_owner};

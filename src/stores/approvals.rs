@@ -13,7 +13,7 @@ use super::file::atomic_write::replace;
 use super::file::exchange_file::QUARANTINE_SUFFIX;
 use super::file::{Durability, blocking, failed, if_found, is_foreign_entry, move_aside};
 use super::fs::{FileSystem, locked};
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
+use crate::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
 use crate::ports::{IoAction, Requests, StoreResult};
 
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    use crate::domain::approval::RequestError;
+    use crate::domain::team::approval::RequestError;
     use crate::ports::StoreError;
     use crate::stores::fs::RealFileSystem;
 

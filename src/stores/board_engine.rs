@@ -1,18 +1,18 @@
 //! The decisions that all boards share: changes of dependent tasks, refused dependencies, size limits.
 //!
-//! The functions are pure: they get the board and the time. [`crate::domain::transition`] decides who may change a task,
-//! and [`crate::domain::claim_queue`] which tasks are claimable.
+//! The functions are pure: they get the board and the time. [`crate::domain::task::transition`] decides who may change a task,
+//! and [`crate::domain::task::claim_queue`] which tasks are claimable.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::domain::claim_queue::find_claim_obstacle;
-use crate::domain::dependencies::{TaskLookup, find_cycle, find_cycles};
-use crate::domain::phase::ClaimRef;
-use crate::domain::plan_update::check_updatable;
+use crate::domain::task::claim_queue::find_claim_obstacle;
+use crate::domain::task::dependencies::{TaskLookup, find_cycle, find_cycles};
+use crate::domain::task::plan_update::check_updatable;
+use crate::domain::task::transition::{self, Action, Actor, Change, TaskEdit};
 use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus, subject_problem};
+use crate::domain::team::phase::ClaimRef;
 use crate::domain::time::UnixMs;
-use crate::domain::transition::{self, Action, Actor, Change, TaskEdit};
 use crate::ports::{Claimant, ReclaimRequest, StoreError, StoreResult};
 
 /// The largest task file, in bytes.
@@ -445,7 +445,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::domain::transition::ActorKind;
+    use crate::domain::task::transition::ActorKind;
 
     /// A board that counts its lookups.
     struct CountingBoard {

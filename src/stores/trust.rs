@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::digest::sha256;
+use crate::domain::team::digest::sha256;
 use crate::domain::time::UnixMs;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{is_shared, is_trusted_owner};

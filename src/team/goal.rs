@@ -3,12 +3,12 @@
 
 use super::StartOptions;
 use crate::agents::AgentServices;
-use crate::domain::event::GOAL_TOOL;
-use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::prompt::{delivered_keys, has_message_text};
-use crate::domain::state::Mode;
-use crate::domain::transcript::{Block, Record, Role, TranscriptEntry};
+use crate::domain::agent::prompt::{delivered_keys, has_message_text};
+use crate::domain::agent::transcript::{Block, Record, Role, TranscriptEntry};
+use crate::domain::log::event::GOAL_TOOL;
+use crate::domain::team::message::{Message, MessageType};
+use crate::domain::team::name::{HUMAN, LEAD};
+use crate::domain::team::state::Mode;
 use crate::ports::StoreResult;
 use crate::service::pending::new_mail;
 

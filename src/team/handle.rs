@@ -12,12 +12,12 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::roster::spawned_member;
-use crate::domain::event::{Event, TaskCounts};
-use crate::domain::name::{LEAD, Name};
-pub use crate::domain::run_verdict::TeamEnd;
-use crate::domain::state::{TeammateReport, TeammateReports};
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
-use crate::domain::waiting_for::WaitingFor;
+use crate::domain::log::event::{Event, TaskCounts};
+use crate::domain::team::name::{LEAD, Name};
+pub use crate::domain::team::run_verdict::TeamEnd;
+use crate::domain::team::state::{TeammateReport, TeammateReports};
+use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::run::stream::{OutputBroadcast, StreamChunk};
 use crate::service::review::{ReviewCandidate, choose_reviewer};
 use crate::tools::TeamControl;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::records::{RunningCommand, WorkerTeammate};
+use crate::domain::team::records::{RunningCommand, WorkerTeammate};
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, StoreResult, Workers};
 use crate::run::progress::Progress;
@@ -103,10 +103,10 @@ impl CommandRegistry for TeammateCommands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::name::LEAD;
-    use crate::domain::phase::ClaimRef;
-    use crate::domain::records::GuardProcess;
     use crate::domain::task::TaskId;
+    use crate::domain::team::name::LEAD;
+    use crate::domain::team::phase::ClaimRef;
+    use crate::domain::team::records::GuardProcess;
     use crate::embed::SystemClock;
     use crate::stores::memory::MemoryWorkers;
 

@@ -13,17 +13,17 @@ use crate::agents::conversation::Conversation;
 use crate::agents::external::AGENTS_FOLDER;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
-use crate::domain::claim_queue::{Candidate, TaskScope};
-use crate::domain::event::{ClaimSnapshot, Event, EventKind, Notice};
-use crate::domain::name::{LEAD, Name};
-use crate::domain::records::RosterMember;
-use crate::domain::snapshot::bounded_text;
-use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateUpdate};
-use crate::domain::state_note::StateNote;
+use crate::domain::log::event::{ClaimSnapshot, Event, EventKind, Notice};
+use crate::domain::log::snapshot::bounded_text;
+use crate::domain::task::claim_queue::{Candidate, TaskScope};
+use crate::domain::task::transition::{Actor, ActorKind, Change, TaskEdit};
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::team::name::{LEAD, Name};
+use crate::domain::team::records::RosterMember;
+use crate::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateUpdate};
+use crate::domain::team::state_note::StateNote;
+use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
-use crate::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use crate::ports::{
     AccountStore, Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook,
 };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::agents::builtin::model_chain::{ChainedModel, ModelChain};
-use crate::domain::account::{Account, AccountId};
-use crate::domain::team_spec::{AgentKind, ModelSpec};
+use crate::domain::team::account::{Account, AccountId};
+use crate::domain::team::team_spec::{AgentKind, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::environment::passed_variables;
 

@@ -11,9 +11,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::domain::event::{Event, EventKind};
-use crate::domain::notification::Notification;
-use crate::domain::team_spec::NotifySpec;
+use crate::domain::log::event::{Event, EventKind};
+use crate::domain::team::notification::Notification;
+use crate::domain::team::team_spec::NotifySpec;
 use crate::ports::Webhook;
 use crate::run::event_sink::EventSink;
 use crate::secrets::Secret;

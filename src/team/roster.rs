@@ -3,10 +3,10 @@
 use super::model_connection::{ModelConnector, check_model};
 use super::running_member::roster_row;
 use crate::agents::AgentServices;
-use crate::domain::budget::Budget;
-use crate::domain::name::Name;
-use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
-use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
+use crate::domain::team::budget::Budget;
+use crate::domain::team::name::Name;
+use crate::domain::team::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
+use crate::domain::team::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
 use crate::ports::{StoreResult, Stores};
 
 /// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request. Returns a warning

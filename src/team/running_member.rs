@@ -6,11 +6,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::teammate::{MemberError, TeammateCommand, TeammateStatus};
-use crate::domain::claim_queue::{Candidate, TaskScope};
-use crate::domain::phase::{ClaimRef, Phase};
-use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
-use crate::domain::state::Mode;
-use crate::domain::team_spec::{MemberSpec, ModelSpec};
+use crate::domain::task::claim_queue::{Candidate, TaskScope};
+use crate::domain::team::phase::{ClaimRef, Phase};
+use crate::domain::team::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
+use crate::domain::team::state::Mode;
+use crate::domain::team::team_spec::{MemberSpec, ModelSpec};
 use crate::domain::time::UnixMs;
 use crate::run::progress::{Activity, Progress};
 

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use crate::agents::AgentServices;
 use crate::agents::turn_control::{StopLevel, TurnControl};
-use crate::domain::transition::Change;
-use crate::domain::units::bytes;
+use crate::domain::task::transition::Change;
+use crate::domain::text::units::bytes;
 use crate::ports::{Call, Interceptor, IoAction, StoreError, StoreResult};
 use crate::run::event_sink::EventSink;
 use crate::run::progress::Activity;

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use super::ToolError;
 use super::table::Audience;
-use crate::domain::suggestion::nearest;
 use crate::domain::task::{TASK_ID_MAX, TaskId, TaskStatus};
+use crate::domain::text::suggestion::nearest;
 
 /// The `format` of task numbers in a schema, which distinguishes them from other integers. Models do not see it.
 const TASK_FORMAT: &str = "task";
@@ -261,7 +261,7 @@ fn not_an_object() -> ToolError {
 
 fn wrong_value_error(name: &str, schema: &Value, value: &Value) -> ToolError {
     let text = value.to_string();
-    let text = crate::domain::output::head_of(&text, 80);
+    let text = crate::domain::text::output::head_of(&text, 80);
     ToolError::Recoverable(format!("argument `{name}` must be {}; got {text}", expected(schema)))
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::command_hints;
 use super::prelude::*;
-use crate::domain::reading_commands::only_reads;
-use crate::domain::shell_blocks::headline;
+use crate::domain::agent::reading_commands::only_reads;
+use crate::domain::task::shell_blocks::headline;
 
 /// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools.
 #[derive(Deserialize, JsonSchema)]

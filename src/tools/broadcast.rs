@@ -1,9 +1,9 @@
 //! `broadcast`: mail to every teammate.
 
 use super::prelude::*;
-use crate::domain::message::MessageType;
-use crate::domain::name::Name;
-use crate::domain::records::MemberStatus;
+use crate::domain::team::message::MessageType;
+use crate::domain::team::name::Name;
+use crate::domain::team::records::MemberStatus;
 
 /// Sends a message to every teammate. Only if all of them need it now.
 #[derive(Deserialize, JsonSchema)]

@@ -1,11 +1,11 @@
 //! `claim_task`: claims one task of the board.
 
 use super::prelude::*;
-use crate::domain::claim_queue::TaskScope;
-use crate::domain::event::CLAIM_TOOL;
-use crate::domain::phase::ClaimRef;
-use crate::domain::prompt::verify_line;
+use crate::domain::agent::prompt::verify_line;
+use crate::domain::log::event::CLAIM_TOOL;
 use crate::domain::task::TaskId;
+use crate::domain::task::claim_queue::TaskScope;
+use crate::domain::team::phase::ClaimRef;
 use crate::ports::Claimant;
 
 /// Claims a pending task. Tasks come without it; use it only to choose.

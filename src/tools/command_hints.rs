@@ -1,7 +1,7 @@
 //! Runs a command of a member, and adds hints about git to its outcome.
 
 use super::ToolContext;
-use crate::domain::git_hints::{self, GitPlace};
+use crate::domain::git::git_hints::{self, GitPlace};
 use crate::service::ServiceError;
 use crate::service::command::{self, CommandOutcome, TimeLimit};
 

@@ -4,7 +4,7 @@ use super::prelude::*;
 use super::walk::missing_file;
 use super::workspace::{FileAccess, OpenRoot, path_error};
 use super::write_file::{replace_atomically, replaceable_file, with_change_lock};
-use crate::domain::tags::unescape_tags;
+use crate::domain::text::tags::unescape_tags;
 use crate::platform::reading;
 
 /// The largest file to edit, in bytes.

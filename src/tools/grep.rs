@@ -181,10 +181,10 @@ impl Search {
 }
 
 fn shortened(line: &[u8]) -> String {
-    let text = crate::domain::output::without_control_characters(line);
+    let text = crate::domain::text::output::without_control_characters(line);
     if text.len() <= LINE_BYTES_MAX {
         return text;
     }
-    let head = crate::domain::output::head_of(&text, LINE_BYTES_MAX);
+    let head = crate::domain::text::output::head_of(&text, LINE_BYTES_MAX);
     format!("{head}… [{} more bytes in this line]", text.len() - head.len())
 }

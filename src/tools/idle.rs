@@ -1,7 +1,7 @@
 //! `idle`: ends the teammate's WORK phase.
 
 use super::prelude::*;
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 
 /// Ends your work until mail or a task arrives. Report your task first.
 #[derive(Deserialize, JsonSchema)]

@@ -1,8 +1,8 @@
 //! The lead's tools for the team: `spawn_teammate`, `list_teammates` and `goal_done`.
 
 use super::prelude::*;
-use crate::domain::event::GOAL_TOOL;
-use crate::domain::name::Name;
+use crate::domain::log::event::GOAL_TOOL;
+use crate::domain::team::name::Name;
 
 /// Starts a new teammate, or a stopped one again, if a role is missing or more tasks can be done in parallel. It begins with its
 /// instructions, then claims tasks. Idle teammates cost nothing and take the next task.

@@ -1,8 +1,8 @@
 //! `plan_approval`: a teammate submits a plan, and the lead or the person answers.
 
 use super::prelude::*;
-use crate::domain::approval::{Request, RequestKind, ReviewSubject};
-use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
+use crate::domain::team::name::{HUMAN, LEAD};
 use crate::service::approvals::{self, Answer, Responder};
 
 const NAME: &str = "plan_approval";

@@ -2,7 +2,7 @@
 
 use super::plan_approval::{answer_approval, answer_summary};
 use super::prelude::*;
-use crate::domain::approval::RequestKind;
+use crate::domain::team::approval::RequestKind;
 
 /// Answers a review request from your mail. Look at the work itself first: the diff, the files, a test.
 #[derive(Deserialize, JsonSchema)]

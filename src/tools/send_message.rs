@@ -1,9 +1,9 @@
 //! `send_message`: mail to one member or the person.
 
 use super::prelude::*;
-use crate::domain::message::MessageType;
-use crate::domain::name::LEAD;
-use crate::domain::pending_questions::is_question;
+use crate::domain::team::message::MessageType;
+use crate::domain::team::name::LEAD;
+use crate::domain::team::pending_questions::is_question;
 
 /// Sends a message: a question, an answer, or what the other needs to know. Not for thanks or reports.
 #[derive(Deserialize, JsonSchema)]

@@ -2,8 +2,8 @@
 
 use super::plan_approval::{answer_request, answer_summary};
 use super::prelude::*;
-use crate::domain::approval::{Request, RequestKind};
-use crate::domain::name::Name;
+use crate::domain::team::approval::{Request, RequestKind};
+use crate::domain::team::name::Name;
 use crate::service::approvals;
 
 const RESPONSE: &str = "shutdown_response";

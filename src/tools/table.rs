@@ -14,10 +14,10 @@ use super::{
     plan_approval, read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list,
     task_update, todo, write_file,
 };
-use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::permission::{PermissionCall, ToolKind};
-use crate::domain::request_text::CallDetails;
-use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
+use crate::domain::agent::permission::{PermissionCall, ToolKind};
+use crate::domain::team::name::{HUMAN, LEAD};
+use crate::domain::team::request_text::CallDetails;
+use crate::domain::team::team_spec::{Isolation, MemberSpec, TeamSpec};
 
 /// The role that a tool is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! `task_create`: adds a task to the board.
 
 use super::prelude::*;
+use crate::domain::task::transition::{Actor, ActorKind};
 use crate::domain::task::{NewTask, TaskId};
-use crate::domain::transition::{Actor, ActorKind};
 use crate::service::task_creation::add_task;
 
 /// Adds a task with one outcome that can be checked. Returns its number.

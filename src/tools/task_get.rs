@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::prelude::*;
-use crate::domain::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
+use crate::domain::task::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
 

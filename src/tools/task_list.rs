@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::prelude::*;
 use super::task_get::joined_ids;
-use crate::domain::dependencies::{TaskLookup, unfinished_blockers};
+use crate::domain::task::dependencies::{TaskLookup, unfinished_blockers};
 use crate::domain::task::{Task, TaskResult, TaskStatus};
 use crate::ports::BoardView;
 

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::prelude::*;
 use super::task_create::actor;
-use crate::domain::event::REPORT_TOOL;
-use crate::domain::member_place::ReadOnly;
+use crate::domain::log::event::REPORT_TOOL;
+use crate::domain::task::transition::{Actor, Change, TaskEdit};
 use crate::domain::task::{TaskId, TaskStatus};
-use crate::domain::transition::{Actor, Change, TaskEdit};
+use crate::domain::team::member_place::ReadOnly;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace, completed_message};
 use crate::service::task_creation::check_description;
 

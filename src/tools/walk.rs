@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::ToolError;
 use super::ignored::{RULE_BYTES_MAX, RuleReader, Rules};
 use super::workspace::OpenRoot;
-use crate::domain::path_glob::PathGlob;
+use crate::domain::text::path_glob::PathGlob;
 use crate::platform::{FileIdentity, FileKind, Folder, identity_of};
 
 /// The most entries of a walk.

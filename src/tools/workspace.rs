@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cap_std::fs::{Dir, MetadataExt as _};
 
 use super::{ToolContext, ToolError};
-use crate::domain::member_place::ReadOnly;
-use crate::domain::permission::HiddenPaths;
+use crate::domain::agent::permission::HiddenPaths;
+use crate::domain::team::member_place::ReadOnly;
 use crate::platform::{FileIdentity, Folder, identity_of};
 
 /// The most symbolic links in a path, as in the kernel.

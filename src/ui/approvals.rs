@@ -5,11 +5,11 @@ use super::markdown;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, chunks, indented, one_line};
-use crate::domain::approval::{Request, RequestKind, WorkReport};
-use crate::domain::name::HUMAN;
-use crate::domain::request_text::whole;
+use crate::domain::task::verify_run::VerifyRun;
+use crate::domain::team::approval::{Request, RequestKind, WorkReport};
+use crate::domain::team::name::HUMAN;
+use crate::domain::team::request_text::whole;
 use crate::domain::time::UnixMs;
-use crate::domain::verify_run::VerifyRun;
 
 /// Spaces before the details of a request.
 const INDENT: usize = 2;
@@ -179,8 +179,8 @@ pub(super) fn responder(request: &Request) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::approval::ReviewSubject;
     use crate::domain::task::TaskId;
+    use crate::domain::team::approval::ReviewSubject;
 
     #[test]
     fn review_card_speaks_to_the_person() {

@@ -6,7 +6,7 @@ use super::style::{BAD, BOLD, DIM, PLAIN, paint};
 use super::table::{Cell, Table};
 use super::text::{count, one_line, wrap};
 use crate::api::cost::CostView;
-use crate::domain::budget::Budget;
+use crate::domain::team::budget::Budget;
 
 /// Returns the usage as text, at most `columns` wide.
 pub fn render(view: &CostView, columns: usize) -> String {
@@ -110,9 +110,9 @@ pub fn grouped(number: u64) -> String {
 mod tests {
     use super::*;
     use crate::api::cost::{Budgets, TaskTokensView};
-    use crate::domain::budget::{LedgerEntry, LedgerTotals, Price, Prices, Spend, UsageKey};
+    use crate::domain::agent::transcript::Usage;
     use crate::domain::task::TaskId;
-    use crate::domain::transcript::Usage;
+    use crate::domain::team::budget::{LedgerEntry, LedgerTotals, Price, Prices, Spend, UsageKey};
 
     #[test]
     fn number_is_grouped_by_thousands() {

@@ -2,10 +2,10 @@
 
 use super::summary::TaskOutcome;
 use super::text::{first_line, join_up_to, one_line};
-use crate::domain::evidence::{Caveat, joined};
-use crate::domain::ignored_files::IgnoredFiles;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::task::evidence::{Caveat, joined};
+use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{TaskId, TaskResult};
-use crate::domain::verify_run::VerifyRun;
 
 /// Ids that a sentence names.
 const NAMED_MAX: usize = 5;

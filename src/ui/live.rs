@@ -9,10 +9,10 @@ use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{cut, duration, width};
 use crate::api::team::MemberView;
-use crate::domain::event::TaskCounts;
-use crate::domain::phase::ReportedPhase;
+use crate::domain::log::event::TaskCounts;
+use crate::domain::team::phase::ReportedPhase;
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::time::UnixMs;
-use crate::domain::waiting_for::WaitingFor;
 
 /// The width of the bar, in columns, if the line has room for it.
 const BAR_WIDTH_MAX: usize = 20;

@@ -10,7 +10,7 @@ use pulldown_cmark::{Alignment, CowStr, Event, Options, Parser, Tag, TagEnd};
 
 use super::style::{BUSY, DIM, PLAIN, paint};
 use super::text::{chunks, fold, indented, printable, width};
-use crate::domain::code_fence::CodeFence;
+use crate::domain::text::code_fence::CodeFence;
 
 /// Code, inline and in blocks.
 const CODE: Style = BUSY;

@@ -12,14 +12,14 @@ use super::text::{count, cut, duration, elapsed, one_line, reason, wrap};
 use super::timeline::Timeline;
 use crate::api::task::TaskContext;
 use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
-use crate::domain::budget::Budget;
-use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
-use crate::domain::replay::ReplayState;
-use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
-use crate::domain::state::SetBy;
+use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot};
+use crate::domain::log::replay::ReplayState;
+use crate::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::team::budget::Budget;
+use crate::domain::team::state::SetBy;
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::time::UnixMs;
-use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{BoardView, InvalidEntry};
 
 /// Changes of one event that are listed; the rest are counted.
@@ -302,10 +302,10 @@ fn choose(view: &BoardView, rows_max: usize) -> Vec<&Task> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::NewEvent;
-    use crate::domain::phase::ReportedPhase;
-    use crate::domain::snapshot::TaskClaimSnapshot;
-    use crate::domain::state::Mode;
+    use crate::domain::log::event::NewEvent;
+    use crate::domain::log::snapshot::TaskClaimSnapshot;
+    use crate::domain::team::phase::ReportedPhase;
+    use crate::domain::team::state::Mode;
 
     fn run() -> Vec<Event> {
         let (alice, bob) = ("alice".to_owned(), "bob".to_owned());

@@ -13,9 +13,9 @@ use super::planning::Planning;
 use super::tasks::obstacles;
 use super::text::{first_line, reason};
 use crate::api::task::ClaimCandidate;
-use crate::domain::dependencies::{self, unfinished_blockers};
-use crate::domain::event::{Event, EventKind, GoalCheck};
-use crate::domain::evidence::joined;
+use crate::domain::log::event::{Event, EventKind, GoalCheck};
+use crate::domain::task::dependencies::{self, unfinished_blockers};
+use crate::domain::task::evidence::joined;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -175,8 +175,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::event::NewEvent;
-    use crate::domain::name::LEAD;
+    use crate::domain::log::event::NewEvent;
+    use crate::domain::team::name::LEAD;
     use crate::ui::command_form::{CommandForm, GlobalFlags};
     use crate::ui::style::{BAD, GOOD, WARN};
 

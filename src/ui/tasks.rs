@@ -13,10 +13,10 @@ use super::table::{Cell, Table};
 use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable, reason};
 use super::why::{lacks_script, no_capable_member};
 use crate::api::task::{ClaimCandidate, TaskContext};
-use crate::domain::approval::Request;
-use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
-use crate::domain::evidence::{Caveat, joined};
+use crate::domain::task::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
+use crate::domain::task::evidence::{Caveat, joined};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::team::approval::Request;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, InvalidEntry};
 
@@ -287,10 +287,10 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
 
-    use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
-    use crate::domain::claim_queue::TaskScope;
-    use crate::domain::pending_questions::Question;
     use crate::domain::task::Claim;
+    use crate::domain::task::claim_queue::TaskScope;
+    use crate::domain::team::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
+    use crate::domain::team::pending_questions::Question;
 
     fn view() -> BoardView {
         let mut tasks = vec![Task::new(TaskId(1), "Count lines"), Task::new(TaskId(2), "日本語のタスク\x1b[2J")];

@@ -9,7 +9,7 @@ use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
 use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
-use crate::domain::state::SetBy;
+use crate::domain::team::state::SetBy;
 use crate::domain::time::UnixMs;
 
 /// Returns `state pause`, or `desired state run_once, current state pause` if they differ. `None` before the first request.
@@ -119,11 +119,11 @@ fn status_cell(member: &MemberView) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::TaskCounts;
-    use crate::domain::phase::ReportedPhase;
-    use crate::domain::state::Mode;
+    use crate::domain::log::event::TaskCounts;
     use crate::domain::task::TaskId;
-    use crate::domain::waiting_for::WaitingFor;
+    use crate::domain::team::phase::ReportedPhase;
+    use crate::domain::team::state::Mode;
+    use crate::domain::team::waiting_for::WaitingFor;
 
     #[test]
     fn team_view_shows_status_of_each_member() {

@@ -8,10 +8,10 @@ use textwrap::core::Word;
 use textwrap::{Options, WordSeparator, WordSplitter};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::domain::failure_summary::summary_of;
-use crate::domain::request_text::is_harmful;
+use crate::domain::task::failure_summary::summary_of;
+use crate::domain::team::request_text::is_harmful;
+pub use crate::domain::text::units::{bytes, duration, join_up_to};
 use crate::domain::time::UnixMs;
-pub use crate::domain::units::{bytes, duration, join_up_to};
 
 /// The width of output that does not go to a terminal: enough for programs, and a bound.
 pub const WIDTH_UNBOUNDED: usize = 4096;

@@ -13,13 +13,13 @@ use anstyle::Style;
 
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
 use super::text::{self, ago, count, duration, first_line, join_up_to, one_line};
-use crate::domain::event::{ClaimSnapshot, Event, EventKind, InvalidFileSnapshot};
-use crate::domain::evidence::Caveat;
-use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::state::Mode;
-use crate::domain::state_note::StateNote;
+use crate::domain::log::event::{ClaimSnapshot, Event, EventKind, InvalidFileSnapshot};
+use crate::domain::log::task_diff::UNKNOWN_ACTOR;
 use crate::domain::task::TaskId;
-use crate::domain::task_diff::UNKNOWN_ACTOR;
+use crate::domain::task::evidence::Caveat;
+use crate::domain::team::name::{HUMAN, LEAD};
+use crate::domain::team::state::Mode;
+use crate::domain::team::state_note::StateNote;
 use crate::domain::time::UnixMs;
 use layout::{Height, LineLayout};
 use repeats::RepeatFilter;
@@ -498,8 +498,8 @@ fn tool_failed<'a>(teammate: &'a str, tool: &str, not_made: bool, ms: u64, reaso
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::NewEvent;
-    use crate::domain::snapshot::TaskSnapshot;
+    use crate::domain::log::event::NewEvent;
+    use crate::domain::log::snapshot::TaskSnapshot;
     use crate::ui::text::width;
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -633,7 +633,7 @@ mod tests {
             summary: "All is done. The next session is due.".into(),
             outcome: Some("3 completed, 2 failed (#2, #3)".into()),
             error: Some("The next session is due.".into()),
-            tally: crate::domain::event::TaskCounts::default(),
+            tally: crate::domain::log::event::TaskCounts::default(),
             goal: None,
         };
         let printed = |kinds: &[&EventKind]| {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::markdown;
 use super::style::{BAD, BOLD, BUSY, DIM, PLAIN, paint};
 use super::text::{count, cut, indented, one_line, printable};
-use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 
 /// Spaces before the lines of a text.
 const INDENT: usize = 2;

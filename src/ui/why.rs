@@ -16,13 +16,13 @@ use super::cost::grouped;
 use super::lead_health;
 use super::text::{self, ago, count, one_line};
 use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
-use crate::domain::approval::Request;
-use crate::domain::budget::CapReached;
-use crate::domain::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
-use crate::domain::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
-use crate::domain::name::HUMAN;
-use crate::domain::state::Mode;
+use crate::domain::task::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
+use crate::domain::task::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::team::approval::Request;
+use crate::domain::team::budget::CapReached;
+use crate::domain::team::name::HUMAN;
+use crate::domain::team::state::Mode;
 use crate::ports::QuarantinedTask;
 
 /// Chains of blockers that are listed; the rest are counted.
@@ -501,9 +501,9 @@ mod tests {
     use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
-    use crate::domain::approval::{RequestKind, ReviewSubject};
-    use crate::domain::pending_questions::Question;
     use crate::domain::task::{Claim, TaskResult};
+    use crate::domain::team::approval::{RequestKind, ReviewSubject};
+    use crate::domain::team::pending_questions::Question;
     use crate::domain::time::UnixMs;
     use crate::ports::{BoardView, InvalidEntry, QuarantinedTask};
 

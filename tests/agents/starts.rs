@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use brigade::agents::external::claude::ClaudeProtocol;
 use brigade::agents::external::protocol::{AgentProtocol, SessionStart};
-use brigade::domain::permission::Permissions;
+use brigade::domain::agent::permission::Permissions;
 use serde_json::Value;
 
 use super::scripts::{ACCEPT, assert_ended, report, start, start_with};

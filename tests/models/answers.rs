@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::transcript::{Block, Role, Usage};
+use brigade::domain::agent::transcript::{Block, Role, Usage};
+use brigade::domain::team::team_spec::ModelSpec;
 use brigade::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
 };

@@ -1,7 +1,7 @@
 //! Teams in the real program, with models that use chat completions.
 
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::transcript::Block;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::team::team_spec::ModelSpec;
 use brigade::ports::{ModelClient, ModelError, ModelResponse, StopReason};
 use brigade::providers::exchange::HttpModel;
 use brigade::providers::provider;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use brigade::domain::team_spec::{ApiKind, ModelSpec};
+use brigade::domain::team::team_spec::{ApiKind, ModelSpec};
 use brigade::ports::{ModelClient, ModelError, ModelResponse, StopReason};
 use brigade::providers::provider;
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use brigade::domain::team_spec::{ApiKind, ModelSpec};
-use brigade::domain::transcript::Block;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::team::team_spec::{ApiKind, ModelSpec};
 use brigade::ports::{Listener, ModelClient, ModelError, ModelResponse};
 use brigade::providers::provider;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! The first use of a server: `init` chooses a model of its list, `doctor` shows its models, and the team works.
 
-use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team::team_spec::ModelSpec;
 use brigade::providers::{PROVIDERS, connect};
 use serde_json::{Value, json};
 

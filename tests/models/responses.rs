@@ -1,7 +1,7 @@
 //! Models that use Responses, in the client and in teams of the real program.
 
-use brigade::domain::team_spec::{ApiKind, ModelSpec};
-use brigade::domain::transcript::Block;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::team::team_spec::{ApiKind, ModelSpec};
 use brigade::ports::{ModelClient, ModelError, ModelResponse, StopReason};
 use brigade::providers::provider;
 use serde_json::{Value, json};

@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 
-use brigade::domain::model_spec::{ApiKind, CompatSpec, Effort, InstructionRole, ModelSpec, SessionHeader, ToolCalls};
+use brigade::domain::team::model_spec::{
+    ApiKind, CompatSpec, Effort, InstructionRole, ModelSpec, SessionHeader, ToolCalls,
+};
 use brigade::ports::{Listener, ModelClient, ModelError};
 use brigade::providers::exchange::HttpModel;
 use brigade::providers::provider;

@@ -10,25 +10,25 @@ use std::time::SystemTime;
 use brigade::config::diagnostics::SourceFile;
 use brigade::config::file::parse as parse_config;
 use brigade::config::{Config, Environment, TeamFlags};
-use brigade::domain::approval::Approvals;
-use brigade::domain::budget::{LedgerRecord, LedgerTotals};
-use brigade::domain::dropped_lines::{LineChanges, missing_lines};
-use brigade::domain::event::Event;
-use brigade::domain::json_document::Document;
-use brigade::domain::message::Message;
-use brigade::domain::plan;
-use brigade::domain::records::{
+use brigade::domain::agent::shell_commands::CommandParts;
+use brigade::domain::agent::text_tool_call::{ToolSignature, contains_tool_call};
+use brigade::domain::agent::transcript::Record;
+use brigade::domain::git::dropped_lines::{LineChanges, missing_lines};
+use brigade::domain::git::worktree_state::WorktreeState;
+use brigade::domain::log::event::Event;
+use brigade::domain::task::plan;
+use brigade::domain::task::shell_blocks::skipped_languages;
+use brigade::domain::task::{Task, TaskId, TaskStatus};
+use brigade::domain::team::approval::Approvals;
+use brigade::domain::team::budget::{LedgerRecord, LedgerTotals};
+use brigade::domain::team::message::Message;
+use brigade::domain::team::records::{
     MemberStatus, RosterMember, SpawnSettings, StartedBy, WorkerRecord, merge_roster, read_roster,
 };
-use brigade::domain::shell_blocks::skipped_languages;
-use brigade::domain::shell_commands::CommandParts;
-use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
-use brigade::domain::tags::{escape_tags, unescape_tags};
-use brigade::domain::task::{Task, TaskId, TaskStatus};
-use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
+use brigade::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
+use brigade::domain::text::json_document::Document;
+use brigade::domain::text::tags::{escape_tags, unescape_tags};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::Record;
-use brigade::domain::worktree_state::WorktreeState;
 use brigade::providers::chat::assembly::ChatAssembler;
 use brigade::providers::errors::from_response;
 use brigade::providers::exchange::Assembler;
@@ -232,7 +232,7 @@ fn transcript(bytes: &[u8]) {
         assert_eq!(Record::parse(again.as_bytes()).expect("the text is still valid").to_line(), again);
         records.push(record);
     }
-    let context = brigade::domain::prompt::Context::from_records(&records);
+    let context = brigade::domain::agent::prompt::Context::from_records(&records);
     let _ = context.unanswered_tool_calls();
 }
 
@@ -268,7 +268,7 @@ fn requests(bytes: &[u8]) {
     let written = serde_json::to_vec(&book).expect("the approvals can be written");
     let again: Approvals = serde_json::from_slice(&written).expect("the written text is valid approvals");
     assert_eq!(again, book);
-    let _ = book.open_approvals().map(brigade::domain::approval::Request::responder).count();
+    let _ = book.open_approvals().map(brigade::domain::team::approval::Request::responder).count();
 }
 
 fn format(bytes: &[u8]) {

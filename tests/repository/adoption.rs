@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use brigade::domain::team_spec::SetupSpec;
+use brigade::domain::team::team_spec::SetupSpec;
 use brigade::ports::{Repository, SetupPlace, Worktree};
 
 use crate::harness::{

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use brigade::domain::access::PathRule;
+use brigade::domain::agent::access::PathRule;
 use brigade::ports::{CommandPlace, Repository, RepositoryError};
 use brigade::sandbox::Level;
 use brigade::sandbox::filter::{DriverKind, DriverSandbox};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use brigade::domain::failed_attempt::FailedAttempt;
+use brigade::domain::task::failed_attempt::FailedAttempt;
 use brigade::domain::task::{Task, TaskId};
 use brigade::ports::{Assignment, Repository, WorkInspector, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade::domain::branch_name::BranchName;
-use brigade::domain::event::Notice;
+use brigade::domain::git::branch_name::BranchName;
+use brigade::domain::log::event::Notice;
 use brigade::domain::task::TaskId;
-use brigade::domain::team_spec::SetupSpec;
+use brigade::domain::team::team_spec::SetupSpec;
 use brigade::ports::{
     Assignment, Durability, LeftoverWork, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository,
     RepositoryError, Worktree, WorktreeOutcome,

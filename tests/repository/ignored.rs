@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use brigade::domain::failed_attempt::FailedAttempt;
-use brigade::domain::ignored_files::FileList;
+use brigade::domain::git::ignored_files::FileList;
 use brigade::domain::task::TaskId;
-use brigade::domain::team_spec::SetupSpec;
+use brigade::domain::task::failed_attempt::FailedAttempt;
+use brigade::domain::team::team_spec::SetupSpec;
 use brigade::ports::{Assignment, Repository, SetupPlace, Worktree, WorktreeOutcome};
 use brigade::stores::git::leftovers::{KeptOptions, KeptWorktree};
 use brigade::stores::git::{DriverOptions, GitOptions, GitRepository};

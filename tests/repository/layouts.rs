@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use brigade::domain::access::{Access, PathRule};
+use brigade::domain::agent::access::{Access, PathRule};
 use brigade::ports::{CommandPlace, Repository};
 use brigade::stores::git::GitRepository;
 use brigade::stores::git::inspection::{Inspection, inspect};

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use brigade::domain::failed_attempt::FailedAttempt;
+use brigade::domain::task::failed_attempt::FailedAttempt;
 use brigade::ports::{Assignment, MergeOutcome, Repository, WorktreeOutcome};
 use tempfile::TempDir;
 

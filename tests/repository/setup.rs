@@ -8,8 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use brigade::domain::access::PathRule;
-use brigade::domain::team_spec::SetupSpec;
+use brigade::domain::agent::access::PathRule;
+use brigade::domain::team::team_spec::SetupSpec;
 use brigade::ports::{PORTS_PER_WORKTREE, PendingSetup, Repository, Setup, SetupPlace, Worktree};
 use brigade::sandbox::Sandbox;
 
@@ -113,7 +113,7 @@ async fn copied_file_is_in_worktree_and_not_in_commits() {
     assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), ".gitignore\nnew.txt");
     let failed = brigade::ports::Assignment {
         attempt: 2,
-        failed: Some(brigade::domain::failed_attempt::FailedAttempt {
+        failed: Some(brigade::domain::task::failed_attempt::FailedAttempt {
             attempt: 1,
             owner: "alice".into(),
             reason: "no".into(),

@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use brigade::domain::access::PathRule;
-use brigade::domain::failed_attempt::FailedAttempt;
-use brigade::domain::team_spec::SetupSpec;
+use brigade::domain::agent::access::PathRule;
+use brigade::domain::task::failed_attempt::FailedAttempt;
+use brigade::domain::team::team_spec::SetupSpec;
 use brigade::ports::{Assignment, PendingSetup, Repository, SetupPlace, Worktree, WorktreeOutcome};
 use brigade::sandbox::CommandExit;
 use brigade::stores::git::UNSIGNED_WORK;

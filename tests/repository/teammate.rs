@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use brigade::domain::access::PathRule;
+use brigade::domain::agent::access::PathRule;
 use brigade::ports::{CommandPlace, MergeOutcome, PublishOutcome, Repository, Worktree};
 use brigade::sandbox::{CommandExit, Sandbox};
 use brigade::service::merge::git_variables;

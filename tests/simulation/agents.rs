@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::transcript::{Block, Role, Usage};
+use brigade::domain::agent::transcript::{Block, Role, Usage};
 use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
 use fastrand::Rng;
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use brigade::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
-use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
-use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{Task, TaskId};
+use brigade::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
+use brigade::domain::team::name::{HUMAN, LEAD, SYSTEM};
+use brigade::domain::team::phase::ClaimRef;
 use brigade::domain::time::UnixMs;
 use brigade::stores::fs::FileSystem;
 

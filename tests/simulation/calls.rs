@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use brigade::domain::agent::transcript::Block;
 use brigade::domain::task::TaskId;
-use brigade::domain::transcript::Block;
 use brigade::ports::ModelRequest;
 
 /// The start of the result of a call that was never made.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use brigade::domain::name::LEAD;
-use brigade::domain::state::{Mode, SetBy, SharedState};
+use brigade::domain::agent::transcript::{Record, TranscriptEntry};
+use brigade::domain::task::transition::Change;
 use brigade::domain::task::{Task, TaskId, TaskStatus};
+use brigade::domain::team::name::LEAD;
+use brigade::domain::team::state::{Mode, SetBy, SharedState};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Record, TranscriptEntry};
-use brigade::domain::transition::Change;
 use brigade::ports::ModelRequest;
 use brigade::stores::fs::FileSystem;
 

@@ -1,7 +1,7 @@
 //! The answers of the scripted models: random ones, and those that end the work in the calm phase.
 
-use brigade::domain::name::LEAD;
-use brigade::domain::transcript::Block;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::team::name::LEAD;
 use brigade::ports::ModelRequest;
 use fastrand::Rng;
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use brigade::domain::budget::{Budget, Price, Prices, TokensAndUsd};
-use brigade::domain::transcript::Usage;
+use brigade::domain::agent::transcript::Usage;
+use brigade::domain::team::budget::{Budget, Price, Prices, TokensAndUsd};
 use brigade::stores::fs::FileSystem;
 use serde_json::Value;
 

@@ -4,10 +4,10 @@ use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::phase::ClaimRef;
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{Task, TaskId};
-use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::phase::ClaimRef;
 use brigade::ports::{Call, Interceptor, StoreError, StoreResult, Stores};
 
 use super::files::ProcessFiles;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::TaskStatus;
+use brigade::domain::team::phase::ClaimRef;
 use brigade::ports::ToolSpec;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use brigade::domain::budget::Budget;
-use brigade::domain::name::{HUMAN, LEAD};
-use brigade::domain::state::Mode;
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::{Limits, MemberSpec, ModelLimits, TeamSpec};
+use brigade::domain::team::budget::Budget;
+use brigade::domain::team::name::{HUMAN, LEAD};
+use brigade::domain::team::state::Mode;
+use brigade::domain::team::team_spec::ModelSpec;
+use brigade::domain::team::team_spec::{Limits, MemberSpec, ModelLimits, TeamSpec};
 use brigade::ports::{Clock, Durability, ModelClient, StoreError, StoreResult, Stores, WaitLimit};
 use brigade::sandbox::Sandbox;
 use brigade::stores::file::open::open_as;

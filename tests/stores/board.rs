@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade::domain::budget::CapReached;
-use brigade::domain::claim_queue::{ClaimObstacle, TaskScope};
-use brigade::domain::dependencies::{Blocker, BlockerState};
-use brigade::domain::phase::ClaimRef;
+use brigade::domain::task::claim_queue::{ClaimObstacle, TaskScope};
+use brigade::domain::task::dependencies::{Blocker, BlockerState};
+use brigade::domain::task::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::domain::task::{NewTask, SUBJECT_CHARS_MAX, Task, TaskId, TaskResult, TaskStatus};
+use brigade::domain::team::budget::CapReached;
+use brigade::domain::team::phase::ClaimRef;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Board, Claimant, Clock, MissingTask, ReclaimRequest, StoreChange, StoreError, StoreResult};
 use brigade::stores::board_engine::TASK_BYTES_MAX;
 use brigade::stores::file::Durability;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use brigade::domain::claim_queue::TaskScope;
-use brigade::domain::json_document::Document;
-use brigade::domain::phase::ClaimRef;
+use brigade::domain::task::claim_queue::TaskScope;
+use brigade::domain::task::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
-use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
+use brigade::domain::team::phase::ClaimRef;
+use brigade::domain::text::json_document::Document;
 use brigade::ports::{Claimant, ReclaimRequest, StoreResult};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::BoardFiles;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::Name;
-use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateUpdate};
+use brigade::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::name::Name;
+use brigade::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateUpdate};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;

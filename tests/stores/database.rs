@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::records::{LeadRecord, WorkerRecord, WorkerTeammate};
+use brigade::domain::team::records::{LeadRecord, WorkerRecord, WorkerTeammate};
 use brigade::domain::time::UnixMs;
 use brigade::ports::{
     Clock, CurrentLead, LeadHolder, Leadership, LeadershipCheck, StoreError, StoreResult, Stores, WorkerSurvey, Workers,

@@ -3,11 +3,11 @@
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::event::{Event, EventKind, NewEvent};
-use brigade::domain::replay::ReplayState;
-use brigade::domain::snapshot::TaskSnapshot;
+use brigade::domain::log::event::{Event, EventKind, NewEvent};
+use brigade::domain::log::replay::ReplayState;
+use brigade::domain::log::snapshot::TaskSnapshot;
 use brigade::domain::task::NewTask;
-use brigade::domain::transition::{Actor, ActorKind};
+use brigade::domain::task::transition::{Actor, ActorKind};
 use brigade::ports::{EventLog, EventReader, Runs};
 use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use brigade::domain::claim_queue::TaskScope;
-use brigade::domain::name::LEAD;
+use brigade::domain::task::claim_queue::TaskScope;
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{NewTask, Task, TaskResult, TaskStatus};
-use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::domain::team::name::LEAD;
 use brigade::ports::{
     Claimant, Clock, CurrentLead, LeadershipCheck, ReclaimRequest, StoreChange, StoreError, StoreResult, Stores,
 };

@@ -3,9 +3,9 @@
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::budget::{LedgerEntry, LedgerRecord, UsageKey};
+use brigade::domain::agent::transcript::Usage;
+use brigade::domain::team::budget::{LedgerEntry, LedgerRecord, UsageKey};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::Usage;
 use brigade::ports::Ledger;
 use brigade::stores::file::ledger::FileLedger;
 

@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use brigade::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
-use brigade::domain::name::Name;
+use brigade::domain::team::message::{MESSAGE_BYTES_MAX, Message, MessageType};
+use brigade::domain::team::name::Name;
 use brigade::domain::time::UnixMs;
 use brigade::ports::{Delivery, Mailbox, StoreChange, StoreError};
 use brigade::stores::file::Durability;

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::time::Instant;
 
-use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::Name;
-use brigade::domain::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
 use brigade::domain::task::NewTask;
+use brigade::domain::task::transition::{Actor, ActorKind};
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::name::Name;
+use brigade::domain::team::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{CurrentLead, StoreChange, StoreError, Stores};
 use brigade::stores::file::LOCK_FILES;
 use brigade::stores::workspace::{FILE, OpenMode};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use brigade::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
+use brigade::domain::team::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use brigade::ports::Roster;
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;

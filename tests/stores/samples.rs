@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use brigade::domain::event::Event;
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::records::{MemberStatus, RosterMember, StartedBy, WorkerRecord, merge_roster, read_roster};
-use brigade::domain::state::{Mode, SetBy, SharedState, StateReport, StateUpdate, TeammateReports};
+use brigade::domain::agent::transcript::{Record, TranscriptEntry};
+use brigade::domain::log::event::Event;
+use brigade::domain::task::transition::{Actor, Change, change};
 use brigade::domain::task::{Task, TaskId, TaskResult};
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::records::{MemberStatus, RosterMember, StartedBy, WorkerRecord, merge_roster, read_roster};
+use brigade::domain::team::state::{Mode, SetBy, SharedState, StateReport, StateUpdate, TeammateReports};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Record, TranscriptEntry};
-use brigade::domain::transition::{Actor, Change, change};
 use serde_json::Value;
 
 fn sample(name: &str) -> String {

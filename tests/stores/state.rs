@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::state::{
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::state::{
     DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateReport, StateUpdate, TeammateReport,
 };
 use brigade::ports::{StateStore, StoreChange};

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use brigade::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
 use brigade::ports::{StoreError, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};

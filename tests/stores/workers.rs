@@ -10,11 +10,11 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade::domain::claim_queue::TaskScope;
-use brigade::domain::phase::ClaimRef;
-use brigade::domain::records::{GuardProcess, LeadRecord, WorkerRecord, WorkerTeammate};
+use brigade::domain::task::claim_queue::TaskScope;
+use brigade::domain::task::transition::{Actor, ActorKind};
 use brigade::domain::task::{NewTask, TaskId};
-use brigade::domain::transition::{Actor, ActorKind};
+use brigade::domain::team::phase::ClaimRef;
+use brigade::domain::team::records::{GuardProcess, LeadRecord, WorkerRecord, WorkerTeammate};
 use brigade::platform::processes;
 use brigade::ports::{
     Board, Claimant, Clock, CurrentLead, LeadHolder, LeadershipCheck, ReclaimRequest, StoreError, WorkerSurvey, Workers,

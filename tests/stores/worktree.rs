@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use brigade::domain::git::worktree_state::{WorkActivity, WorkStep, WorktreeReport, WorktreeState};
 use brigade::domain::time::UnixMs;
-use brigade::domain::worktree_state::{WorkActivity, WorkStep, WorktreeReport, WorktreeState};
 use brigade::stores::file::Durability;
 use brigade::stores::file::worktree::{WorktreeError, WorktreeStore};
 

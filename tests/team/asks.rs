@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::permission::PermissionRule;
-use brigade::domain::waiting_for::WaitingFor;
+use brigade::domain::agent::permission::PermissionRule;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::ports::{ModelRequest, RequestPurpose};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
@@ -82,7 +82,7 @@ async fn sub_agent_answers_in_its_own_context() {
         started.collect()
     };
     assert_eq!(tools_of(harness.event_kinds()), ["ask", "read_file", "task_update"]);
-    let spent = brigade::domain::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
+    let spent = brigade::domain::log::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
     assert_eq!(spent, 11 * 4, "the sub-agent's requests count for alice");
     harness.check_invariants().await;
 }

@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use brigade::domain::approval::RequestKind;
-use brigade::domain::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
-use brigade::domain::event::EventKind;
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::{HUMAN, LEAD};
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::replay::ReplayState;
-use brigade::domain::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
+use brigade::domain::agent::transcript::{Block, TranscriptEntry};
+use brigade::domain::log::event::EventKind;
+use brigade::domain::log::replay::ReplayState;
+use brigade::domain::task::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
+use brigade::domain::team::approval::RequestKind;
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::name::{HUMAN, LEAD};
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, TranscriptEntry};
-use brigade::domain::transition::{Actor, ActorKind, Change};
-use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
 use brigade::service::messages::Outbox;
 use brigade::stores::memory::MemoryState;
@@ -336,7 +336,7 @@ impl ChaosTeam {
     async fn check_at_rest(&self, team: &TeamHandle) {
         let view = self.inner.board.view().await.unwrap();
         let live = team.live().teammates();
-        let is_there = |report: &brigade::domain::state::TeammateReport| {
+        let is_there = |report: &brigade::domain::team::state::TeammateReport| {
             !report.is_gone() && !matches!(report.waiting_for, Some(WaitingFor::Model(_)))
         };
         let there: Vec<&String> = live.iter().filter(|(_, report)| is_there(report)).map(|(name, _)| name).collect();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::message::MessageType;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::TaskStatus;
+use brigade::domain::team::message::MessageType;
 use brigade::ports::ModelError;
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::json;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::domain::waiting_for::WaitingFor;
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::ports::{Call, IoAction, StoreError};
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;

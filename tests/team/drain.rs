@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::message::MessageType;
-use brigade::domain::permission::PermissionMode;
+use brigade::domain::agent::permission::PermissionMode;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::domain::team::message::MessageType;
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
-use brigade::domain::transcript::Block;
-use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{ModelError, ModelRequest, StopReason};
 use brigade::sandbox::Sandbox;
 use brigade::team::handle::TeamCommand;

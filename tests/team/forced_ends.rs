@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::name::HUMAN;
-use brigade::domain::pending_questions::Questions;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::domain::transcript::Block;
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::pending_questions::Questions;
 use brigade::ports::StopReason;
 use serde_json::json;
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::event::EventKind;
-use brigade::domain::name::{HUMAN, LEAD};
-use brigade::domain::state::Mode;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::TaskStatus;
-use brigade::domain::waiting_for::WaitingFor;
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::name::{HUMAN, LEAD};
+use brigade::domain::team::state::Mode;
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::service::approvals::send_request;
 use brigade::service::messages::Outbox;
 use brigade::team::StartOptions;

@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::approval::RequestKind;
-use brigade::domain::claim_queue::TaskScope;
-use brigade::domain::event::{Event, EventKind};
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::{HUMAN, LEAD, Name};
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::records::MemberStatus;
-use brigade::domain::replay::ReplayState;
-use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
-use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate, TeammateReport};
+use brigade::domain::agent::transcript::{Block, Record, Role, TranscriptEntry};
+use brigade::domain::log::event::{Event, EventKind};
+use brigade::domain::log::replay::ReplayState;
+use brigade::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};
+use brigade::domain::task::claim_queue::TaskScope;
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
-use brigade::domain::team_spec::{Limits, MemberSpec, ModelSpec, TeamSpec};
+use brigade::domain::team::approval::RequestKind;
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::name::{HUMAN, LEAD, Name};
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::records::MemberStatus;
+use brigade::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate, TeammateReport};
+use brigade::domain::team::team_spec::{Limits, MemberSpec, ModelSpec, TeamSpec};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
-use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{
     ChatMessage, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose,
     StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::state::{Mode, SetBy};
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::domain::waiting_for::WaitingFor;
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::state::{Mode, SetBy};
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::StartOptions;
 use brigade::team::handle::TeamCommand;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::name::HUMAN;
-use brigade::domain::phase::ReportedPhase;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::domain::team_spec::MemberSpec;
-use brigade::domain::waiting_for::WaitingFor;
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::team_spec::MemberSpec;
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, StoreChange};
 use brigade::stores::memory::board::MemoryBoard;
 use brigade::team::StartOptions;

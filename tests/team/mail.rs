@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::message::MessageType;
-use brigade::domain::state::Mode;
-use brigade::domain::transcript::Block;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::team::message::MessageType;
+use brigade::domain::team::state::Mode;
 use brigade::ports::{Call, ModelError, StoreError};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;

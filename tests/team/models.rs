@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::message::MessageType;
-use brigade::domain::model_spec::ModelSpec;
-use brigade::domain::state::Mode;
-use brigade::domain::transcript::Block;
-use brigade::domain::waiting_for::WaitingFor;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::team::message::MessageType;
+use brigade::domain::team::model_spec::ModelSpec;
+use brigade::domain::team::state::Mode;
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest, ModelResponse, StopReason};
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
@@ -230,7 +230,7 @@ async fn compacted_context_starts_with_identity_block() {
             let last = request.messages.last().unwrap().content.last().map(block_text).unwrap();
             assert_eq!(
                 last,
-                brigade::domain::team_spec::Prompts::default().compact,
+                brigade::domain::team::team_spec::Prompts::default().compact,
                 "the request lacks the compaction prompt"
             );
             return say("SUMMARY of what I did");

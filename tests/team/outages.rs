@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
-use brigade::domain::name::LEAD;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::domain::team::name::LEAD;
 use brigade::ports::ModelError;
 use brigade::team::handle::{TeamCommand, TeamEnd, TeamOutcome};
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! Permission requests of members without a model, and of a team that was killed.
 
-use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::name::HUMAN;
-use brigade::domain::permission::PermissionMode;
+use brigade::domain::agent::permission::PermissionMode;
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::team_spec::ModelSpec;
 use brigade::team::handle::TeamCommand;
 
 use super::harness::{TestTeam, new_task, once};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brigade::domain::event::EventKind;
+use brigade::domain::log::event::EventKind;
 use brigade::ports::{ModelError, ModelRequest, ModelResponse, StopReason};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::event::EventKind;
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::HUMAN;
-use brigade::domain::phase::ClaimRef;
-use brigade::domain::prompt::{claimed_block, mail_record};
+use brigade::domain::agent::prompt::{claimed_block, mail_record};
+use brigade::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{TaskId, TaskStatus};
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::phase::ClaimRef;
+use brigade::domain::team::waiting_for::WaitingFor;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
-use brigade::domain::waiting_for::WaitingFor;
 use brigade::team::handle::TeamCommand;
 use serde_json::{Value, json};
 
@@ -175,7 +175,7 @@ async fn token_count_continues_over_launches() {
     harness.tasks(&["first"]).await;
     harness.run_once().await;
     let spent =
-        |harness: &TestTeam| brigade::domain::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
+        |harness: &TestTeam| brigade::domain::log::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
     let before = spent(&harness);
     assert!(before > 0);
     harness.tasks(&["second"]).await;

@@ -1,10 +1,10 @@
 //! A failed attempt leaves no trace in the next one; a crash does.
 
-use brigade::domain::event::EventKind;
-use brigade::domain::name::HUMAN;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{TaskId, TaskStatus};
-use brigade::domain::team_spec::Memory;
-use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::team_spec::Memory;
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
@@ -94,7 +94,7 @@ async fn retry_starts_context_without_failed_attempt() {
     assert!(text.starts_with("<identity>") && text.contains("An earlier attempt failed: the tests are red"), "{text}");
     assert_eq!(second.request.messages.len(), 1, "{text}");
     let records = harness.stores.transcripts.load("alice").await.unwrap();
-    let has_trace = |record: &brigade::domain::transcript::Record| record.to_line().contains(TRACE);
+    let has_trace = |record: &brigade::domain::agent::transcript::Record| record.to_line().contains(TRACE);
     assert!(records.iter().any(has_trace), "the transcript keeps everything");
     harness.check_invariants().await;
 }

@@ -1,9 +1,9 @@
 //! Teams with reviewed tasks, and members that submit a plan first.
 
-use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::event::EventKind;
-use brigade::domain::name::HUMAN;
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::name::HUMAN;
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;

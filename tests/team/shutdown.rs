@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use brigade::domain::approval::RequestKind;
-use brigade::domain::event::EventKind;
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::HUMAN;
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::state::Mode;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::task::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
+use brigade::domain::team::approval::RequestKind;
+use brigade::domain::team::message::{Message, MessageType};
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::state::Mode;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::ModelRequest;
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};

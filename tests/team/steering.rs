@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::event::EventKind;
-use brigade::domain::phase::ReportedPhase;
-use brigade::domain::state::{Mode, SetBy};
+use brigade::domain::log::event::EventKind;
 use brigade::domain::task::TaskStatus;
+use brigade::domain::team::phase::ReportedPhase;
+use brigade::domain::team::state::{Mode, SetBy};
 use brigade::ports::{Listener, ModelClient, ModelRequest};
 use brigade::team::StartOptions;
 use brigade::team::handle::{TeamCommand, TeamEnd};

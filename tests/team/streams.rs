@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::event::EventKind;
-use brigade::domain::transcript::Block;
+use brigade::domain::agent::transcript::Block;
+use brigade::domain::log::event::EventKind;
 use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, RequestPurpose, StopReason};
 use brigade::run::stream::{CHUNKS_BEHIND_MAX, StreamEvent};
 use serde_json::json;

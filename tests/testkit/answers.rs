@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use brigade::domain::transcript::{Block, Usage};
+use brigade::domain::agent::transcript::{Block, Usage};
 use brigade::ports::{ModelRequest, ModelResponse, StopReason};
 use serde_json::{Value, json};
 

@@ -32,7 +32,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("src/cli/consent/mod.rs", ".read_line(", "the person's answer on a terminal"),
     ("src/cli/signals.rs", "unbounded_channel(", "signals, which the person sends"),
     ("src/cli/watch/mod.rs", "unbounded_channel(", "keys, which the person types"),
-    ("src/domain/plan.rs", ".read_line(", "its own method; it parses a line of a plan with a limit"),
+    ("src/domain/task/plan.rs", ".read_line(", "its own method; it parses a line of a plan with a limit"),
     ("src/platform/locks.rs", "fs::read_to_string(", "the kernel's list of locks"),
     ("src/platform/mod.rs", "fs::read_to_string(", "the kernel's boot id"),
     ("src/platform/processes.rs", "fs::read(", "files of the kernel, which limits arguments and environments"),

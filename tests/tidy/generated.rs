@@ -7,7 +7,7 @@ use brigade::config::settings::{
     MEMBER_SETTINGS, MODEL_SETTINGS, NOTIFY_SETTINGS, OF_ADDRESS, OF_MODEL, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
     TOP_SETTINGS, ValueKind,
 };
-use brigade::domain::team_spec::Limits;
+use brigade::domain::team::team_spec::Limits;
 use clap::{Arg, Command};
 
 /// The table of all commands and subcommands.

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade::domain::branch_name::BranchName;
-use brigade::domain::event::EventKind;
-use brigade::domain::phase::ClaimRef;
+use brigade::domain::git::branch_name::BranchName;
+use brigade::domain::log::event::EventKind;
+use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
-use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::domain::team::phase::ClaimRef;
 use brigade::service::attempt_quota::{MESSAGES_MAX, TASKS_MAX};
 use brigade::service::task_creation::add_task;
 use brigade::stores::git::DriverOptions;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use brigade::domain::permission::{PermissionCall, PermissionDecision, PermissionRule, Permissions, ToolKind};
+use brigade::domain::agent::permission::{PermissionCall, PermissionDecision, PermissionRule, Permissions, ToolKind};
 
 use crate::testkit::seeds::number;
 

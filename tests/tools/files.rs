@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brigade::domain::member_place::ReadOnly;
+use brigade::domain::team::member_place::ReadOnly;
 use brigade::tools::ToolError;
 use serde_json::json;
 

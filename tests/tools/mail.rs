@@ -1,8 +1,8 @@
 //! Mail, requests and the lead's tools.
 
-use brigade::domain::approval::{PLAN_BYTES_MAX, RequestKind};
-use brigade::domain::event::EventKind;
-use brigade::domain::message::{Message, MessageType};
+use brigade::domain::log::event::EventKind;
+use brigade::domain::team::approval::{PLAN_BYTES_MAX, RequestKind};
+use brigade::domain::team::message::{Message, MessageType};
 use brigade::tools::ToolEffect;
 use serde_json::json;
 

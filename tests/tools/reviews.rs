@@ -1,9 +1,9 @@
 //! Reviews before completion, and members that submit a plan first: the answers to a completion.
 
-use brigade::domain::access::PathRule;
-use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::member_place::ReadOnly;
+use brigade::domain::agent::access::PathRule;
 use brigade::domain::task::TaskStatus;
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::member_place::ReadOnly;
 use brigade::service::review::REJECTIONS_MAX;
 use brigade::tools::ToolEffect;
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use brigade::domain::team_spec::{Isolation, MemberSpec, ModelSpec, Prompts, TeamSpec};
-use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
+use brigade::domain::agent::text_tool_call::{ToolSignature, contains_tool_call};
+use brigade::domain::team::team_spec::{Isolation, MemberSpec, ModelSpec, Prompts, TeamSpec};
 use brigade::tools::ToolError;
 use brigade::tools::table::{Audience, TOOLS, ToolEntry, ToolUser, all_tools, tools_for};
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use brigade::domain::permission::{
+use brigade::domain::agent::permission::{
     PermissionCall, PermissionDecision, PermissionMode, PermissionRule, Permissions, ToolKind,
 };
 use brigade::platform;

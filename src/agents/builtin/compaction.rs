@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Turn;
 use super::retry::RequestFailure;
 use crate::agents::{AgentError, TurnOutcome};
-use crate::domain::event::EventKind;
-use crate::domain::transcript::{Block, Role};
+use crate::domain::agent::transcript::{Block, Role};
+use crate::domain::log::event::EventKind;
 use crate::ports::{ChatMessage, ModelError, RequestPurpose};
 
 /// Bytes of the context's end that replace a summary if no model can write one.

@@ -2,7 +2,7 @@
 
 use super::Turn;
 use crate::agents::tokenizer::{TokenCounter, Tokenizer};
-use crate::domain::model_spec::ToolCalls;
+use crate::domain::team::model_spec::ToolCalls;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_DEFAULT_TOKENS: u64 = 128_000;

@@ -4,8 +4,8 @@
 use super::Turn;
 use super::model_chain::ChainedModel;
 use super::request_prefix::RequestSize;
-use crate::domain::prompt_cut::SMALL_WINDOW_TOKENS;
-use crate::domain::team_spec::ModelSpec;
+use crate::domain::agent::prompt_cut::SMALL_WINDOW_TOKENS;
+use crate::domain::team::team_spec::ModelSpec;
 use crate::ports::{ModelError, ModelRequest, ModelResponse, StopReason, ToolSpec};
 
 /// The bytes in a token of most texts, for people.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::repetition::hash_of;
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 use crate::tools::{ToolContext, WRITE_TOOL, file_text, table};
 
 /// The most bytes of commands that are kept.

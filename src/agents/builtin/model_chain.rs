@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use super::Turn;
 use crate::agents::AgentHost;
 use crate::agents::turn_control::StopLevel;
-use crate::domain::account::Account;
-use crate::domain::event::EventKind;
-use crate::domain::phase::ClaimRef;
-use crate::domain::team_spec::ModelSpec;
+use crate::domain::log::event::EventKind;
+use crate::domain::team::account::Account;
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::team::team_spec::ModelSpec;
 use crate::ports::{ModelClient, ModelError};
 
 /// A model that can answer.

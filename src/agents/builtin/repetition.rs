@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::domain::permission::ToolKind;
-use crate::domain::phase::ClaimRef;
+use crate::domain::agent::permission::ToolKind;
+use crate::domain::team::phase::ClaimRef;
 use crate::tools::table;
 
 /// The longest loop that is found, in turns.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::agents::tokenizer::TokenCounter;
-use crate::domain::prompt::text_bytes;
-use crate::domain::prompt_cut::{ReportedPrompt, fewest_tokens, fewest_tokens_of};
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::agent::prompt::text_bytes;
+use crate::domain::agent::prompt_cut::{ReportedPrompt, fewest_tokens, fewest_tokens_of};
+use crate::domain::agent::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec, blocks_tokens_max, escaped_bytes};
 use crate::tools::Tool;
 
@@ -182,7 +182,7 @@ fn added_after<'a>(start: &[Arc<ChatMessage>], messages: &'a [Arc<ChatMessage>])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::transcript::Role;
+    use crate::domain::agent::transcript::Role;
     use crate::ports::RequestPurpose;
     use proptest::prelude::*;
     use std::time::Duration;

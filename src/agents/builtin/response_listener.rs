@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::domain::budget::{UsageFault, is_below_text};
-use crate::domain::transcript::Usage;
+use crate::domain::agent::transcript::Usage;
+use crate::domain::team::budget::{UsageFault, is_below_text};
 use crate::ports::{Listener, ModelRequest};
 use crate::run::accounts::Admission;
 use crate::run::budget::Reservation;

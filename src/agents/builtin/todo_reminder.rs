@@ -1,6 +1,6 @@
 //! Reminds an agent of the tool `todo`: once for each attempt, after some turns without an update of its list.
 
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 
 /// The name of the tool.
 pub(super) const TODO_TOOL: &str = "todo";

@@ -11,10 +11,10 @@ use crate::agents::permissions::CallNotMade;
 use crate::agents::turn_control::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
-use crate::domain::event::{CLAIM_TOOL, REPORT_TOOL};
-use crate::domain::phase::{ClaimRef, PhaseEvent};
-use crate::domain::text_tool_call::without_call_markup;
-use crate::domain::transcript::Block;
+use crate::domain::agent::text_tool_call::without_call_markup;
+use crate::domain::agent::transcript::Block;
+use crate::domain::log::event::{CLAIM_TOOL, REPORT_TOOL};
+use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::ports::StopReason;
 use crate::tools::{ToolEffect, ToolOutput, table};
 
@@ -406,7 +406,7 @@ mod tests {
             name: "write_file".to_owned(),
             input,
             arguments,
-            extra: crate::domain::transcript::Extra::new(),
+            extra: crate::domain::agent::transcript::Extra::new(),
         };
         let input = serde_json::json!({"content": "a\n</content>\n</invoke>"});
         let mut content = vec![call(input, Some("{ }".to_owned()))];

@@ -13,14 +13,14 @@ use super::request_prefix::RequestPrefix;
 use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
-use crate::domain::account::Account;
-use crate::domain::event::REPORT_TOOL;
-use crate::domain::evidence::Evidence;
-use crate::domain::phase::PhaseEvent;
-use crate::domain::team_spec::ModelSpec;
-use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
+use crate::domain::agent::text_tool_call::{ToolSignature, contains_tool_call};
+use crate::domain::agent::transcript::Block;
+use crate::domain::log::event::REPORT_TOOL;
+use crate::domain::task::evidence::Evidence;
+use crate::domain::team::account::Account;
+use crate::domain::team::phase::PhaseEvent;
+use crate::domain::team::team_spec::ModelSpec;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::Block;
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.

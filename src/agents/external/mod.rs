@@ -15,9 +15,9 @@ use async_trait::async_trait;
 
 use super::host::AgentHost;
 use super::{AgentBackend, AgentError, TurnOutcome};
-use crate::domain::permission::ToolKind;
+use crate::domain::agent::permission::ToolKind;
 use crate::domain::task::Task;
-use crate::domain::team_spec::ExternalProgram;
+use crate::domain::team::team_spec::ExternalProgram;
 use crate::ports::ToolSpec;
 use crate::run::progress::Progress;
 use crate::tools::{Tool, table};

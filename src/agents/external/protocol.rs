@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::domain::permission::{PermissionCall, Permissions, ToolKind};
-use crate::domain::request_text::CallDetails;
+use crate::domain::agent::permission::{PermissionCall, Permissions, ToolKind};
+use crate::domain::agent::transcript::Usage;
+use crate::domain::team::request_text::CallDetails;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::Usage;
 
 /// The start of a program for one session of an agent.
 pub struct SessionStart<'a> {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::connection::AgentConnection;
 use super::protocol::{ControlRequestId, ControlResponse};
 use super::usage::UsageCounter;
-use crate::domain::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
 use crate::run::budget::Reservation;
 
 /// The folder, the claim and the access of a process. If one of them changes, a new process starts.

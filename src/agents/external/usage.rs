@@ -1,8 +1,8 @@
 //! The usage of an agent's process, each token counted once. Reports that cannot be true are found.
 
 use super::protocol::ReportedUsage;
-use crate::domain::budget::{EXTERNAL_PROMPT_TOKENS_MAX, EXTERNAL_REQUEST_TOKENS_MAX, UsageFault, is_below_text};
-use crate::domain::transcript::Usage;
+use crate::domain::agent::transcript::Usage;
+use crate::domain::team::budget::{EXTERNAL_PROMPT_TOKENS_MAX, EXTERNAL_REQUEST_TOKENS_MAX, UsageFault, is_below_text};
 
 /// Compares the usage of the requests that an agent reported one by one with the usage that it reports after its prompts.
 #[derive(Debug, Default)]

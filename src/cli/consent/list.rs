@@ -11,11 +11,11 @@ use crate::config::Config;
 use crate::config::effects::EffectiveValue;
 use crate::config::resolve::Resolved;
 use crate::config::settings::Effect;
-use crate::domain::digest::sha256;
-use crate::domain::plan::PLAN_BYTES_MAX;
-use crate::domain::shell_blocks;
 use crate::domain::task::TaskId;
-use crate::domain::team_spec::{MemberSpec, Prompts, TeamSpec};
+use crate::domain::task::plan::PLAN_BYTES_MAX;
+use crate::domain::task::shell_blocks;
+use crate::domain::team::digest::sha256;
+use crate::domain::team::team_spec::{MemberSpec, Prompts, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::embed::PlanFile;
 use crate::platform::reading::{self, AllowedKinds};
@@ -357,7 +357,7 @@ mod tests {
         PRICE_SETTINGS, Setting, TEAM_SETTINGS, ValueKind,
     };
     use crate::config::{Environment, TeamFlags};
-    use crate::domain::team_spec::ModelSpec;
+    use crate::domain::team::team_spec::ModelSpec;
 
     /// A config that sets every setting with an effect.
     const CONFIG: &str = r#"

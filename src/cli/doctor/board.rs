@@ -3,8 +3,8 @@
 use super::{Finding, fail, ok, warn};
 use crate::cli::context::Context;
 use crate::cli::task_context;
-use crate::domain::dependencies::{find_cycles, unfinished_blockers};
 use crate::domain::task::TaskId;
+use crate::domain::task::dependencies::{find_cycles, unfinished_blockers};
 use crate::ports::BoardView;
 use crate::stores::workspace::OpenMode;
 use crate::ui::tasks::counts_text;

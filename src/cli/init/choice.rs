@@ -3,9 +3,9 @@
 use super::starter::{Model, Provider};
 use crate::cli::doctor::not_listed;
 use crate::cli::error::{CliError, CliResult};
-use crate::domain::prompt_cut::SMALL_WINDOW_TOKENS;
-use crate::domain::suggestion::nearest_up_to;
-use crate::domain::team_spec::ModelSpec;
+use crate::domain::agent::prompt_cut::SMALL_WINDOW_TOKENS;
+use crate::domain::team::team_spec::ModelSpec;
+use crate::domain::text::suggestion::nearest_up_to;
 use crate::providers::catalog::{Catalog, ListedModel, WindowSource};
 use crate::providers::service::Service;
 use crate::ui::command_form::shell_word;

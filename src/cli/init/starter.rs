@@ -4,8 +4,8 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::config::quoted;
-use crate::domain::name::Name;
-use crate::domain::team_spec::{AgentKind, ExternalProgram};
+use crate::domain::team::name::Name;
+use crate::domain::team::team_spec::{AgentKind, ExternalProgram};
 use crate::providers;
 
 /// The provider of the members.

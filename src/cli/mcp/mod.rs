@@ -25,8 +25,8 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::signals::Signals;
-use crate::domain::name::Name;
 use crate::domain::task::trimmed_words;
+use crate::domain::team::name::Name;
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
 use crate::stores::workspace::OpenMode;
 

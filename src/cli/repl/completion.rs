@@ -2,8 +2,8 @@
 
 use super::line::commands;
 use crate::cli::complete::{self, Candidate, FILES_MARKER, ValueKind, Vocabulary};
-use crate::domain::name::ALL;
-use crate::domain::waiting_for::WaitingFor;
+use crate::domain::team::name::ALL;
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::ui::text::{cut, one_line, width};
 
 /// The text of an empty line: the open questions, or the reason why the team does nothing.

@@ -6,7 +6,7 @@ use clap::Command;
 
 use crate::cli::commands::{SHARED_COMMANDS, about, arguments, root, visible_subcommands};
 use crate::cli::error::{CliError, CliResult};
-use crate::domain::suggestion::nearest;
+use crate::domain::text::suggestion::nearest;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{indented, pad};
 

@@ -21,7 +21,7 @@ use super::output::{Color, Output};
 use super::run_output::RunOutput;
 use super::running_team::RunningTeam;
 use super::signals::{Signals, save_terminal};
-use crate::domain::state::Mode;
+use crate::domain::team::state::Mode;
 use crate::team::handle::{TeamHandle, TeamOutcome};
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::wrap;

@@ -6,8 +6,8 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::members::candidates;
 use crate::cli::running_team::RunningTeam;
+use crate::domain::task::transition::{Action, Actor, permit};
 use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::domain::transition::{Action, Actor, permit};
 use crate::ports::{Board, StoreError, StoreResult};
 use crate::ui::style::warning;
 use crate::ui::text::{join_up_to, one_line};
@@ -85,9 +85,9 @@ mod tests {
 
     use std::sync::Arc;
 
-    use crate::domain::name::HUMAN;
     use crate::domain::task::NewTask;
-    use crate::domain::transition::{ActorKind, Change};
+    use crate::domain::task::transition::{ActorKind, Change};
+    use crate::domain::team::name::HUMAN;
     use crate::embed::SystemClock;
     use crate::stores::memory::board::MemoryBoard;
 

@@ -8,8 +8,8 @@ use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
+use crate::domain::task::transition::{Action, Change, TaskEdit};
 use crate::domain::task::{TaskId, TaskStatus};
-use crate::domain::transition::{Action, Change, TaskEdit};
 use crate::service::completion::TaskReport;
 use crate::stores::workspace::OpenMode;
 

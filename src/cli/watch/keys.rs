@@ -4,8 +4,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Argv, Input, InputPurpose, Model, Tab, TaskDetails, argv};
 use super::snapshot::Item;
-use crate::domain::approval::RequestKind;
-use crate::domain::state::Mode;
+use crate::domain::team::approval::RequestKind;
+use crate::domain::team::state::Mode;
 use crate::ui::text::{pad, width, wrap};
 
 /// The keys and their effects.

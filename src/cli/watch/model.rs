@@ -2,9 +2,9 @@
 
 use super::keys::help;
 use super::snapshot::{Item, List, Snapshot};
-use crate::domain::approval::RequestKind;
-use crate::domain::name::LEAD;
-use crate::domain::state::Mode;
+use crate::domain::team::approval::RequestKind;
+use crate::domain::team::name::LEAD;
+use crate::domain::team::state::Mode;
 use crate::ui::text::{fold, indented, one_line, width};
 
 /// A command of `brigade`, with the program's name.

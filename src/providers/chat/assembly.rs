@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::json_calls::{self, JsonAnswer};
 use super::reasoning::Reasoning;
-use crate::domain::model_spec::ToolCalls;
-use crate::domain::transcript::{Block, Extra, Usage};
+use crate::domain::agent::transcript::{Block, Extra, Usage};
+use crate::domain::team::model_spec::ToolCalls;
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};

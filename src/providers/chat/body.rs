@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{json_calls, reasoning};
-use crate::domain::model_spec::{InstructionRole, ReasoningBack, ToolCalls};
-use crate::domain::transcript::{Block, Extra, Role};
+use crate::domain::agent::transcript::{Block, Extra, Role};
+use crate::domain::team::model_spec::{InstructionRole, ReasoningBack, ToolCalls};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 use crate::providers::arguments::text_to_send;
 use crate::providers::compat::{AnswerLimit, Compat, session_key};

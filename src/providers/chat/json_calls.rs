@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::body::joined_text;
-use crate::domain::characters::readable_json;
-use crate::domain::transcript::Block;
+use crate::domain::agent::transcript::Block;
+use crate::domain::text::characters::readable_json;
 use crate::ports::{ChatMessage, ModelRequest, ToolSpec};
 use crate::providers::arguments::text_to_send;
 use crate::providers::text_calls::TextCall;
@@ -170,7 +170,7 @@ fn cut_words(arguments: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::model_spec::ToolCalls;
+    use crate::domain::team::model_spec::ToolCalls;
     use crate::ports::{ModelResponse, RequestPurpose, StopReason};
     use crate::providers::chat::ChatApi;
     use crate::providers::compat::Compat;

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::domain::model_spec::ReasoningBack;
-use crate::domain::transcript::Block;
+use crate::domain::agent::transcript::Block;
+use crate::domain::team::model_spec::ReasoningBack;
 use crate::providers::repetition::ITEMS_MAX;
 
 /// The fields with a text. The first one of a piece counts: some servers send the same text under two names.

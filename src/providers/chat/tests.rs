@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::assembly::ChatAssembler;
 use super::body::body;
-use crate::domain::model_spec::{IdForm, MaxTokensField, ReasoningBack};
-use crate::domain::transcript::{Block, Origin, Usage};
+use crate::domain::agent::transcript::{Block, Origin, Usage};
+use crate::domain::team::model_spec::{IdForm, MaxTokensField, ReasoningBack};
 use crate::ports::{ChatMessage, Listener, ModelRequest, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::compat::Compat;
 use crate::providers::exchange::{Assembler, ProtocolError};

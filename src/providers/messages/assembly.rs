@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::domain::characters::readable_json;
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::agent::transcript::{Block, Usage};
+use crate::domain::text::characters::readable_json;
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::transcript::{Block, Role};
+use crate::domain::agent::transcript::{Block, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 
 /// The key for arguments that are not valid JSON

@@ -4,7 +4,7 @@ use super::catalog::FirstUse;
 use super::compat::Compat;
 use super::exchange::{Api, Assembler};
 use super::service::{KeyVariable, Service};
-use crate::domain::team_spec::ApiKind;
+use crate::domain::team::team_spec::ApiKind;
 use crate::ports::ModelRequest;
 use assembly::MessageAssembler;
 

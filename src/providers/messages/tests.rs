@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::assembly::MessageAssembler;
 use super::*;
-use crate::domain::team_spec::ModelSpec;
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::agent::transcript::{Block, Usage};
+use crate::domain::team::team_spec::ModelSpec;
 use crate::ports::{Listener, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::exchange::ProtocolError;
 use crate::providers::repetition::ITEMS_MAX;

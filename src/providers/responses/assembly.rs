@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::domain::transcript::{Block, Extra, Usage};
+use crate::domain::agent::transcript::{Block, Extra, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, shorten};

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::domain::digest::sha256;
-use crate::domain::transcript::{Block, Extra, Role};
+use crate::domain::agent::transcript::{Block, Extra, Role};
+use crate::domain::team::digest::sha256;
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 use crate::providers::arguments::text_to_send;
 use crate::providers::compat::{AnswerLimit, Compat, session_key};

@@ -3,7 +3,7 @@
 
 use super::compat::Compat;
 use super::exchange::{Api, Assembler};
-use crate::domain::team_spec::ApiKind;
+use crate::domain::team::team_spec::ApiKind;
 use crate::ports::ModelRequest;
 use assembly::ResponseAssembler;
 

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::assembly::ResponseAssembler;
 use super::body::body;
-use crate::domain::model_spec::{ApiKind, CompatSpec};
-use crate::domain::transcript::{Block, Usage};
+use crate::domain::agent::transcript::{Block, Usage};
+use crate::domain::team::model_spec::{ApiKind, CompatSpec};
 use crate::ports::{ChatMessage, Listener, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason};
 use crate::providers::compat::Compat;
 use crate::providers::errors;

@@ -10,8 +10,8 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::agent::transcript::{Block, Origin, Usage};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, Origin, Usage};
 use crate::platform::reading::LineLimits;
 use crate::ports::{ChatMessage, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::{Answer, Exchange, LIMITS, VERSION, WORKSPACE, file_of};
-use crate::domain::account::AccountId;
-use crate::domain::system_error;
+use crate::domain::team::account::AccountId;
+use crate::domain::text::system_error;
 use crate::domain::time::UnixMs;
 use crate::platform;
 use crate::platform::reading::{self, AllowedKinds};

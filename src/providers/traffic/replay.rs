@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::{Exchange, LIMITS, RECORDINGS_MAX, VERSION, WORKSPACE, file_of};
-use crate::domain::system_error;
-use crate::domain::team_spec::ModelSpec;
-use crate::domain::transcript::Block;
+use crate::domain::agent::transcript::Block;
+use crate::domain::team::team_spec::ModelSpec;
+use crate::domain::text::system_error;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose};
 use crate::providers::key_command::KeyCommands;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::team::budget::{LedgerRecord, LedgerTotals};
 use crate::ports::{Ledger, StoreResult};
 use crate::stores::fs::FileSystem;
 

@@ -1,5 +1,5 @@
 //! `.team/config.json`: the team's members and their status. Other programs keep members and fields of their own in it;
-//! [`super::exchange_file`] and [`crate::domain::records`] merge them. The reports of this process have precedence over the file.
+//! [`super::exchange_file`] and [`crate::domain::team::records`] merge them. The reports of this process have precedence over the file.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use crate::domain::records::{RosterMember, merge_roster, read_roster};
+use crate::domain::team::records::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};
 
 use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, merge_with_retry, read_or_repair};

@@ -1,5 +1,5 @@
 //! `agent_state.json`: the desired state and the team's report, in one file that other programs also write.
-//! [`super::exchange_file`] merges changes without loss, and [`crate::domain::state`] defines the merge.
+//! [`super::exchange_file`] merges changes without loss, and [`crate::domain::team::state`] defines the merge.
 //!
 //! The team's fields in memory have precedence over the file. Reports are written at most four times a second; a change of the
 //! desired or current state is written at once. A background task writes due reports, checks displaced versions and corrects
@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
 
-use crate::domain::state::{DesiredStateChange, SharedState, StateReport, StateUpdate};
-use crate::domain::state_note::StateNote;
+use crate::domain::team::state::{DesiredStateChange, SharedState, StateReport, StateUpdate};
+use crate::domain::team::state_note::StateNote;
 use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::FileStamp;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
+use crate::domain::git::worktree_state::{WorktreeReport, WorktreeState};
 use crate::ports::{Clock, IoAction, StoreError};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 

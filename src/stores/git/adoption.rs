@@ -12,7 +12,7 @@ use super::RepositoryInner;
 use super::command::{RepoPath, path_of};
 use super::files::{self, failed, is_folder, remove_file, remove_folder};
 use super::places::{MAKING_PREFIX, MARK_FILE, POINTER_FILE, beside, create_agent_folder};
-use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER};
+use crate::domain::git::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER};
 use crate::ports::RepositoryError;
 use crate::stores::file::worktree::WorktreeStore;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::command::RepoPath;
 use super::{RepositoryInner, files};
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::short_commit;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::short_commit;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// The file, in a worktree, with the base commit of its branch. It is not in the state file, because other programs that

@@ -12,8 +12,8 @@ use super::fetching::UnfetchedRef;
 use super::index_flags::clear_skip_worktree;
 use super::queries::{identity, unread_folder};
 use super::signing::is_signed;
-use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
-use crate::domain::units::join_up_to;
+use crate::domain::git::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
+use crate::domain::text::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Assignment, RepositoryError, TEAMMATES_DOMAIN, Worktree};
 

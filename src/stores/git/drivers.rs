@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use super::command::{RepoPath, environment, path_of};
 use super::settings::Setting;
-use crate::domain::access::PathRule;
-use crate::domain::shell_words::ShellText;
+use crate::domain::agent::access::PathRule;
+use crate::domain::agent::shell_words::ShellText;
 use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};
 

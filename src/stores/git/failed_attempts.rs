@@ -23,9 +23,9 @@ use super::kept_files::kept_place;
 use super::places::Found;
 use super::removal::unsavable_content;
 use super::worktrees::BranchTips;
-use crate::domain::branch_name::BranchName;
-use crate::domain::failed_attempt::FailedAttempt;
-use crate::domain::worktree_name::AttemptBranch;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::worktree_name::AttemptBranch;
+use crate::domain::task::failed_attempt::FailedAttempt;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
 
 /// The file, in a worktree, with the last failed attempt and a digest of the files that it left.

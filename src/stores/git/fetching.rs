@@ -8,7 +8,7 @@ use std::path::Path;
 use super::branch::is_commit;
 use super::command::{RepoPath, text_of};
 use super::files::{self, failed};
-use crate::domain::branch_name::BranchName;
+use crate::domain::git::branch_name::BranchName;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::RepositoryError;
 

@@ -2,8 +2,8 @@
 
 use super::files;
 use super::team_branch::{TeamBranch, unusable_name};
-use crate::domain::branch_name::BranchName;
-use crate::domain::worktree_name::{TEAM_BRANCHES, WorktreeName};
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::worktree_name::{TEAM_BRANCHES, WorktreeName};
 use crate::ports::RepositoryError;
 
 impl TeamBranch {

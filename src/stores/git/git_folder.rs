@@ -13,8 +13,8 @@ use cap_std::fs::{Dir, OpenOptions};
 
 use super::command::{RepoPath, path_of};
 use super::files::{self, failed};
-use crate::domain::branch_name::BranchName;
-use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::worktree_name::TASK_BRANCHES;
 use crate::platform::Folder;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::RepositoryError;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::command::RepoPath;
 use super::files::{self, failed};
-use crate::domain::worktree_name::WORKTREES_FOLDER;
+use crate::domain::git::worktree_name::WORKTREES_FOLDER;
 use crate::ports::RepositoryError;
 
 /// The file with the rules of a folder.

@@ -8,9 +8,9 @@ use super::command::{RepoPath, git, git_in, path_of};
 use super::drivers::MissingDriver;
 use super::opening::{is_in_no_repository, open_checked};
 use super::{DriverOptions, GitRepository, on_blocking_thread};
-use crate::domain::branch_name::BranchName;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::worktree_name::{AttemptBranch, TASK_BRANCHES};
 use crate::domain::task::Task;
-use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES};
 use crate::ports::{RepositoryError, UnmergedWork, WorkInspector};
 
 /// Brigade's files in a workspace.

@@ -11,10 +11,10 @@ use super::merges::is_control_file;
 use super::opening::find_checkout;
 use super::removal::unsaved_work;
 use super::{DriverOptions, GitRepository, files};
-use crate::domain::branch_name::BranchName;
-use crate::domain::ignored_files::FileList;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::ignored_files::FileList;
+use crate::domain::git::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
 
 /// A worktree or branch, or both, of one attempt at a task that is no longer on the board.

@@ -12,7 +12,7 @@ use super::index_flags::REPOSITORY_MODE;
 use super::lfs::{POINTER_BYTES_MAX, object_of_pointer};
 use super::merges::ChangedEntry;
 use super::settings::Settings;
-use crate::domain::dropped_lines::short_commit;
+use crate::domain::git::dropped_lines::short_commit;
 use crate::ports::{RepositoryError, Worktree};
 
 /// The folder of the git folders of submodules; see gitrepository-layout(5).

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::RepositoryInner;
 use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
-use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::domain::git::worktree_name::TASK_BRANCHES;
 use crate::platform::processes;
 use crate::ports::RepositoryError;
 

@@ -7,9 +7,9 @@ use super::command::RepoPath;
 use super::commits::list_names;
 use super::set_aside::{listed_as_taken, taken_refs};
 use super::take_over::TeamBranchProblem;
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::worktree_name::team_folder;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::worktree_name::team_folder;
 use crate::ports::{RecordedMerge, RepositoryError};
 
 /// The most tips whose work is looked for in another form.

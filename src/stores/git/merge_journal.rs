@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
-use crate::domain::branch_name::BranchName;
+use crate::domain::git::branch_name::BranchName;
 use crate::platform::open_lock_file;
 use crate::ports::RepositoryError;
 

@@ -6,8 +6,8 @@ use super::command::RepoPath;
 use super::commits::list_files;
 use super::lost_merges::LostMerges;
 use super::take_over::TeamBranchProblem;
-use crate::domain::branch_name::BranchName;
-use crate::domain::worktree_name::team_branch;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::worktree_name::team_branch;
 use crate::ports::RepositoryError;
 
 /// The reason why a branch is not merged into that of the person's checkout.

@@ -12,8 +12,8 @@ use super::commits::{list_files, message};
 use super::git_folder::Head;
 use super::index_flags::REPOSITORY_MODE;
 use super::places::{Found, is_marked};
-use crate::domain::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, REVIEW_TRAILER, removed_lines};
-use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
+use crate::domain::git::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, REVIEW_TRAILER, removed_lines};
+use crate::domain::git::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
 
 /// The longest part of a conflict's diff that a refusal contains, in bytes.

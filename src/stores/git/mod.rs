@@ -65,13 +65,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::access::PathRule;
-use crate::domain::branch_name::BranchName;
-use crate::domain::event::Notice;
-use crate::domain::ignored_files::IgnoredFiles;
+use crate::domain::agent::access::PathRule;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::git::worktree_state::{WorktreeReport, WorktreeState};
+use crate::domain::log::event::Notice;
 use crate::domain::task::{Task, TaskId};
-use crate::domain::team_spec::SetupSpec;
-use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
+use crate::domain::team::team_spec::SetupSpec;
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest, PublishOutcome,
     RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, UnmergedWork, WorkInspector, Worktree,
@@ -125,7 +125,7 @@ pub struct GitOptions {
     pub control_files: Vec<PathBuf>,
     /// The set-up of worktrees.
     pub setup: SetupSpec,
-    /// Patterns of ignored files that completed tasks move into the workspace; see [`crate::domain::path_pattern`].
+    /// Patterns of ignored files that completed tasks move into the workspace; see [`crate::domain::agent::path_pattern`].
     pub keep: Vec<String>,
     /// The time limit of the setup command.
     pub setup_timeout: Duration,

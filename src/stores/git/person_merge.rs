@@ -17,7 +17,7 @@ use super::merges::{MergedTree, merge_trees};
 use super::signing::{identity_variables, reason_of};
 use super::team_worktree::{INDEX_PAUSE, INDEX_WAIT, describe_refusal};
 use super::written_files::restore_written_files;
-use crate::domain::branch_name::BranchName;
+use crate::domain::git::branch_name::BranchName;
 use crate::ports::RepositoryError;
 
 /// A merge of a branch into the branch of the person's checkout.

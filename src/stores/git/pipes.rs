@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::files;
 use super::settings::user_file;
-use crate::domain::worktree_name::WORKTREES_FOLDER;
+use crate::domain::git::worktree_name::WORKTREES_FOLDER;
 
 /// The most folder entries that a search visits.
 const ENTRIES_MAX: usize = 200_000;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use super::branch::is_commit;
 use super::command::{GitOutput, RepoPath, failure, pathspec};
 use super::files;
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::{LineChanges, missing_lines};
-use crate::domain::output::shortened;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::{LineChanges, missing_lines};
+use crate::domain::text::output::shortened;
 use crate::ports::RepositoryError;
 
 /// The most characters of a warning, which can name a very long path.

@@ -11,8 +11,8 @@ use super::index_flags::{clear_skip_worktree, first_with_work};
 use super::kept_files::kept_place;
 use super::places::{GONE_PREFIX, MAKING_PREFIX};
 use super::setup::SETUP_FILE;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::worktree_name::WORKTREES_FOLDER;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::worktree_name::WORKTREES_FOLDER;
 use crate::ports::{RepositoryError, Worktree};
 use crate::sandbox::filter::SCRATCH_PREFIX;
 

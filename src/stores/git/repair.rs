@@ -7,7 +7,7 @@ use super::command::RepoPath;
 use super::files::{self, failed, remove_file};
 use super::git_folder::GitFolder;
 use super::worktrees::UPDATING_FILE;
-use crate::domain::branch_name::BranchName;
+use crate::domain::git::branch_name::BranchName;
 use crate::ports::RepositoryError;
 
 /// Git's exit code for a fatal error.

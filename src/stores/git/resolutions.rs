@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use super::command::{RepoPath, path_of, text_of};
 use super::commits::list_files;
 use super::merges::{LINES_NAMED_MAX, MergedTree, merge_trees_with};
-use crate::domain::conflict::{DroppedLines, IncompleteLine, MergeChanges, ResolvedHunk, Side, resolved_hunks};
-use crate::domain::dropped_lines::{ChangedLine, DROPS_TRAILER, changed_lines, short_commit};
+use crate::domain::git::conflict::{DroppedLines, IncompleteLine, MergeChanges, ResolvedHunk, Side, resolved_hunks};
+use crate::domain::git::dropped_lines::{ChangedLine, DROPS_TRAILER, changed_lines, short_commit};
 use crate::ports::RepositoryError;
 
 /// A line that a merge commit drops.

@@ -6,8 +6,8 @@ use super::branch::is_commit;
 use super::command::{RepoPath, path_of};
 use super::opening::{find_checkout, open_checked};
 use super::{DriverOptions, GitRepository};
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::DROPS_TRAILER;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
 
 /// Options of a diff that is read by a person.

@@ -13,11 +13,11 @@ use super::lost_merges::LostMerges;
 use super::opening::find_checkout;
 use super::team_branch::{PersonCommit, TeamBranch};
 use super::{DriverOptions, GitRepository, files};
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::event::Notice;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::worktree_name::{TASK_BRANCHES, WorktreeName};
+use crate::domain::log::event::Notice;
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{TASK_BRANCHES, WorktreeName};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Durability, RepositoryError};
 

@@ -21,8 +21,8 @@ use super::files::{self, failed, remove_file};
 use super::ignored_work::{add_setup_file, record_no_setup_files, record_setup_files};
 use super::index_flags::REPOSITORY_MODE;
 use super::team_branch::TeamBranch;
-use crate::domain::team_spec::SetupSpec;
-use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
+use crate::domain::git::worktree_name::{WORKTREES_FOLDER, merge_folder};
+use crate::domain::team::team_spec::SetupSpec;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{PORTS_PER_WORKTREE, PendingSetup, RepositoryError, Setup, SetupPlace};
 

@@ -14,11 +14,11 @@ use super::person_merge::PersonMerge;
 use super::places::is_marked;
 use super::team_branch::{TeamBranch, check_person_branch, checked_target, resolve_hint};
 use super::{DriverOptions, GitRepository};
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::event::Notice;
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::worktree_name::{team_branch, team_folder};
+use crate::domain::log::event::Notice;
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{team_branch, team_folder};
 use crate::ports::{Durability, RecordedMerge, RepositoryError};
 
 /// The state of a team branch.

@@ -12,14 +12,14 @@ use super::git_folder::GitFolder;
 use super::merges::{MergedTree, merge_trees};
 use super::places::POINTER_FILE;
 use super::take_over::TeamBranchProblem;
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::event::Notice;
-use crate::domain::name::LEAD;
-use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::worktree_name::{
     TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, WorktreeName, team_branch, team_folder,
 };
+use crate::domain::log::event::Notice;
+use crate::domain::task::TaskId;
+use crate::domain::team::name::LEAD;
 use crate::ports::{Durability, PublishOutcome, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
 

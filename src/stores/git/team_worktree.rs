@@ -13,9 +13,9 @@ use super::git_folder::Head;
 use super::places::{CHECKOUT_WORKERS, Found, is_marked};
 use super::team_branch::TeamBranch;
 use super::written_files::restore_written_files;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::event::Notice;
-use crate::domain::worktree_name::team_folder;
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::worktree_name::team_folder;
+use crate::domain::log::event::Notice;
 use crate::ports::{RepositoryError, TeamWorktree};
 
 /// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.

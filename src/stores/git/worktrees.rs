@@ -16,11 +16,11 @@ use super::git_folder::Head;
 use super::index_flags::clear_skip_worktree;
 use super::places::Found;
 use super::setup::SETUP_FILE;
-use crate::domain::branch_name::BranchName;
-use crate::domain::dropped_lines::{REPORT_TRAILER, REVIEW_TRAILER};
+use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::dropped_lines::{REPORT_TRAILER, REVIEW_TRAILER};
+use crate::domain::git::worktree_name::WorktreeName;
+use crate::domain::git::worktree_state::{WorkStep, WorktreeState};
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::WorktreeName;
-use crate::domain::worktree_state::{WorkStep, WorktreeState};
 use crate::ports::{Assignment, LeftoverWork, MergeRequest, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::WorktreeError;
 

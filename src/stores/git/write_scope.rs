@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::RepositoryInner;
 use super::git_folder::{COMMON_FILE, alternates};
 use super::places::AGENT_FOLDER;
-use crate::domain::access::PathRule;
+use crate::domain::agent::access::PathRule;
 use crate::ports::CommandPlace;
 use crate::stores::file::WORKTREE_LOCK_FILE;
 

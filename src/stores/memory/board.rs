@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::domain::claim_queue::ClaimQueue;
-use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::claim_queue::ClaimQueue;
+use crate::domain::task::dependencies::TaskLookup;
+use crate::domain::task::transition::{self, Action, Actor, Change};
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
-use crate::domain::transition::{self, Action, Actor, Change};
 use crate::ports::{
     Board, BoardView, Claimant, Clock, QuarantinedTask, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };

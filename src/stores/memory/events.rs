@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::event::{Event, NewEvent};
+use crate::domain::log::event::{Event, NewEvent};
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 
 const KEPT_EVENTS_MAX: usize = 100_000;

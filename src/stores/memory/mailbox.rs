@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
-use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
-use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::team::message::{MESSAGE_BYTES_MAX, Message};
+use crate::domain::team::name::{HUMAN, LEAD, Name};
 use crate::ports::{Delivery, Mailbox, StoreChange, StoreError, StoreResult};
 use crate::stores::file::mailbox::INBOX_BYTES_MAX;
 

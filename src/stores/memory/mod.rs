@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
-use crate::domain::budget::{LedgerRecord, LedgerTotals};
-use crate::domain::records::{RosterMember, WorkerTeammate};
-use crate::domain::state::{SharedState, StateUpdate};
-use crate::domain::transcript::Record;
+use crate::domain::agent::transcript::Record;
+use crate::domain::team::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::team::records::{RosterMember, WorkerTeammate};
+use crate::domain::team::state::{SharedState, StateUpdate};
 use crate::ports::{
     Clock, CurrentLead, Leadership, LeadershipCheck, Ledger, QuarantinedTranscript, Roster, StateStore, StoreChange,
     StoreError, StoreResult, Stores, Transcripts, WaitLimit, WorkerSurvey, Workers,

@@ -1,10 +1,10 @@
 //! The plans and reviews that wait for an answer.
 
 use crate::agents::AgentServices;
-use crate::domain::approval::{Request, RequestKind};
-use crate::domain::dependencies::TaskLookup;
-use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::team::approval::{Request, RequestKind};
+use crate::domain::team::name::{HUMAN, LEAD, Name};
 use crate::ports::BoardView;
 use crate::service::approvals;
 use crate::team::supervisor::Supervisor;

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::Lead;
 use crate::agents::AgentServices;
-use crate::domain::event::EventKind;
-use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::ClaimRef;
+use crate::domain::log::event::EventKind;
 use crate::domain::task::{Task, TaskStatus};
+use crate::domain::team::name::{LEAD, Name};
+use crate::domain::team::phase::ClaimRef;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, ReclaimRequest};
 use crate::service::workers;

@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 
 use crate::agents::AgentServices;
 use crate::agents::worktree::WorktreeService;
-use crate::domain::event::GoalCheck;
-use crate::domain::failure_summary;
-use crate::domain::name::LEAD;
+use crate::domain::log::event::GoalCheck;
+use crate::domain::task::failure_summary;
+use crate::domain::team::name::LEAD;
 use crate::ports::{CommandPlace, Repository, SetupPlace};
 use crate::service::command::{self, CommandContext, CommandOutcome};
 use crate::service::step::Step;

@@ -1,7 +1,7 @@
 //! The lead: one loop that owns the session and the members. Only the lead decides when work begins, ends or restarts.
 //!
 //! `select!` only builds a [`LeadEvent`]. [`Lead::handle`] processes it, and [`Lead::advance`] does the step that
-//! [`crate::domain::session::decide`] returns. `polls` reads the stores, and `status` reports to them. Each other module of this
+//! [`crate::domain::team::session::decide`] returns. `polls` reads the stores, and `status` reports to them. Each other module of this
 //! folder has one part of the lead's memory, with the methods that read and change it.
 
 mod approvals;
@@ -33,12 +33,12 @@ use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::{TeammateCommand, WorkGates};
 use crate::agents::AgentServices;
 use crate::agents::conversation::Conversation;
-use crate::domain::event::{EventKind, NewEvent};
-use crate::domain::name::{LEAD, Name};
-use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
-use crate::domain::state::Mode;
-use crate::domain::team_spec::OnQuota;
-use crate::domain::units::duration;
+use crate::domain::log::event::{EventKind, NewEvent};
+use crate::domain::team::name::{LEAD, Name};
+use crate::domain::team::session::{NextStep, SessionInputs, SessionStage, decide};
+use crate::domain::team::state::Mode;
+use crate::domain::team::team_spec::OnQuota;
+use crate::domain::text::units::duration;
 use crate::ports::{BoardView, StoreChange};
 use approvals::ApprovalWatch;
 use board::BoardWatch;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lead;
-use crate::domain::name::Name;
-use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
+use crate::domain::team::name::Name;
+use crate::domain::team::state::Mode;
 use crate::ports::{LeadHolder, LeadershipCheck, QuarantinedTranscript};
 use crate::team::handle::TeamEnd;
 use crate::team::running_member::RunningMember;

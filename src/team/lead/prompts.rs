@@ -1,7 +1,7 @@
 //! The prompts to the lead's model: requests for a report, and the instructions of a cleanup session. The person's goals and
 //! messages reach it as mail.
 
-use crate::domain::transcript::PromptKind;
+use crate::domain::agent::transcript::PromptKind;
 use crate::team::running_member::RunningMember;
 use crate::team::teammate::{Prompt, TeammateCommand};
 

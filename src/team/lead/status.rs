@@ -3,11 +3,11 @@
 use super::Lead;
 use super::session::SessionResult;
 use super::steering::DesiredState;
-use crate::domain::event::EventKind;
-use crate::domain::session::SessionStage;
-use crate::domain::state::Mode;
-use crate::domain::state_note::StateNote;
-use crate::domain::waiting_for::WaitingFor;
+use crate::domain::log::event::EventKind;
+use crate::domain::team::session::SessionStage;
+use crate::domain::team::state::Mode;
+use crate::domain::team::state_note::StateNote;
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::team::handle::{TeamEnd, TeamOutcome};
 use crate::team::teammate::TeammateCommand;
 

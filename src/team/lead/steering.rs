@@ -1,8 +1,10 @@
 //! The shared state file, as the lead reads and writes it.
 
 use crate::agents::AgentServices;
-use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateReport, StateUpdate};
-use crate::domain::state_note::StateNote;
+use crate::domain::team::state::{
+    DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateReport, StateUpdate,
+};
+use crate::domain::team::state_note::StateNote;
 
 /// The name of the state file in warnings.
 const STATE_FILE: &str = "agent_state.json";

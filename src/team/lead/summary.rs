@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::done_when::DoneWhenResult;
-use crate::domain::event::TaskCounts;
-use crate::domain::failure_summary;
-use crate::domain::tags::escape_tags;
+use crate::domain::log::event::TaskCounts;
+use crate::domain::task::failure_summary;
 use crate::domain::task::{Task, TaskStatus};
+use crate::domain::text::tags::escape_tags;
 use crate::ports::BoardView;
 use crate::team::NAMED_MAX;
 use crate::team::running_member::RunningMember;

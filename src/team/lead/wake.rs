@@ -1,8 +1,8 @@
 //! Wakes the members that have something to do.
 
 use super::Lead;
-use crate::domain::claim_queue::Candidate;
-use crate::domain::name::Name;
+use crate::domain::task::claim_queue::Candidate;
+use crate::domain::team::name::Name;
 use crate::team::running_member::{ExitReason, RunningMember};
 
 impl Lead {

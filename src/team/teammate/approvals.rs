@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::agents::{AgentError, AgentHost};
-use crate::domain::approval::RequestKind;
-use crate::domain::name::HUMAN;
+use crate::domain::team::approval::RequestKind;
+use crate::domain::team::name::HUMAN;
 use crate::service::approvals;
 
 /// The ids of approvals that it was reminded to answer.

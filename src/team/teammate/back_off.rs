@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::agents::ModelFailureKind;
-use crate::domain::phase::ReleaseReason;
+use crate::domain::team::phase::ReleaseReason;
+use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::text::units::{duration, exponential_backoff};
 use crate::domain::time::UnixMs;
-use crate::domain::units::{duration, exponential_backoff};
-use crate::domain::waiting_for::WaitingFor;
 
 /// The first wait after a model failure. Each further wait is twice as long.
 const MODEL_WAIT_FIRST: Duration = Duration::from_secs(15);

@@ -6,12 +6,12 @@ use super::command::WorkGate;
 use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
-use crate::domain::approval::{Request, RequestKind, ReviewSubject};
-use crate::domain::budget::CapReached;
-use crate::domain::claim_queue::TaskScope;
-use crate::domain::name::LEAD;
-use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::task::claim_queue::TaskScope;
 use crate::domain::task::{Task, TaskId};
+use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
+use crate::domain::team::budget::CapReached;
+use crate::domain::team::name::LEAD;
+use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::domain::time::UnixMs;
 use crate::ports::{Claimant, StoreResult};
 

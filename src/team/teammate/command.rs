@@ -1,10 +1,10 @@
 //! The lead's orders to a teammate: commands, prompts and its work gate.
 
-use crate::domain::name::LEAD;
-use crate::domain::phase::ClaimRef;
-use crate::domain::session::{SessionStage, lead_may_read, may_claim};
-use crate::domain::state::Mode;
-use crate::domain::transcript::PromptKind;
+use crate::domain::agent::transcript::PromptKind;
+use crate::domain::team::name::LEAD;
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::team::session::{SessionStage, lead_may_read, may_claim};
+use crate::domain::team::state::Mode;
 use crate::team::handle::Reply;
 
 /// A command to a teammate.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::{Teammate, claims};
 use crate::agents::{ModelFailureKind, TurnOutcome};
-use crate::domain::budget::BudgetScope;
-use crate::domain::event::EventKind;
-use crate::domain::phase::{Phase, PhaseEvent};
+use crate::domain::log::event::EventKind;
+use crate::domain::team::budget::BudgetScope;
+use crate::domain::team::phase::{Phase, PhaseEvent};
 use crate::run::budget::BudgetSpent;
 
 /// The wait before a member asks the other models of its chain again, while the quota of one is used up.

@@ -1,4 +1,4 @@
-//! A teammate's loop: it executes what [`crate::domain::phase::step`] decides, and turns the results into events.
+//! A teammate's loop: it executes what [`crate::domain::team::phase::step`] decides, and turns the results into events.
 //!
 //! The lead's agent has such a loop too, but claims nothing: goals and report requests reach it as prompts. Each other module of this
 //! folder has one part of the loop's state, with the methods that read and change it.
@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 use crate::agents::turn_control::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
-use crate::domain::message::MessageType;
-use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
 use crate::domain::task::Task;
+use crate::domain::team::message::MessageType;
+use crate::domain::team::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
 use crate::ports::StoreError;
 use crate::team::running_member::ExitReason;
 use approvals::ApprovalReminders;

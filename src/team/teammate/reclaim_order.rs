@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::name::Name;
 use crate::domain::task::TaskId;
+use crate::domain::team::name::Name;
 
 /// The longest wait of the others, from the first claim on.
 const WAIT_MAX: Duration = Duration::from_secs(5);

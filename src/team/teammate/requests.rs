@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use super::command::Prompt;
 use crate::agents::{AgentError, AgentHost};
-use crate::domain::approval::{ApprovalAnswer, Request, RequestKind};
-use crate::domain::message::{Message, MessageType};
-use crate::domain::phase::PhaseEvent;
+use crate::domain::team::approval::{ApprovalAnswer, Request, RequestKind};
+use crate::domain::team::message::{Message, MessageType};
+use crate::domain::team::phase::PhaseEvent;
 use crate::team::handle::Reply;
 
 /// The requests to a teammate that it has not dealt with yet.

@@ -6,11 +6,11 @@ use tokio::sync::watch;
 
 use super::back_off::{BackOff, MemberError};
 use crate::agents::AgentHost;
-use crate::domain::event::{EventKind, NewEvent};
-use crate::domain::name::LEAD;
-use crate::domain::phase::Phase;
+use crate::domain::log::event::{EventKind, NewEvent};
+use crate::domain::team::name::LEAD;
+use crate::domain::team::phase::Phase;
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::time::UnixMs;
-use crate::domain::waiting_for::WaitingFor;
 
 /// A teammate's status, as the lead reads it.
 #[derive(Debug, Clone, PartialEq, Default)]

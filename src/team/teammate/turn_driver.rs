@@ -14,9 +14,9 @@ use super::status::StatusReporter;
 use crate::agents::turn_control::{StopLevel, TurnControl};
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
-use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent, PhaseLimits};
+use crate::domain::agent::turn_count::TurnCount;
 use crate::domain::task::Task;
-use crate::domain::turn_count::TurnCount;
+use crate::domain::team::phase::{self, ClaimRef, Phase, PhaseEvent, PhaseLimits};
 
 /// The kind of a run between two waits for commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

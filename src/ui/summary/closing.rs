@@ -6,9 +6,9 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
-use crate::domain::event::GoalResult;
-use crate::domain::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
+use crate::domain::log::event::GoalResult;
 use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::team::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
 use crate::ui::command_form::CommandForm;
 use crate::ui::evidence::{caveat_sentences, ignored_file_sentences};
 use crate::ui::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::domain::dependencies;
-use crate::domain::event::{GoalCheck, TaskCounts};
-use crate::domain::ignored_files::IgnoredFiles;
-use crate::domain::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
+use crate::domain::agent::transcript::Usage;
+use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::log::event::{GoalCheck, TaskCounts};
+use crate::domain::task::dependencies;
 use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::domain::transcript::Usage;
+use crate::domain::team::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
 use crate::ports::BoardView;
 use crate::ui::cost::grouped;
 use crate::ui::pending::PendingView;

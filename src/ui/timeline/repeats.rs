@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::TASKS_REMEMBERED_MAX;
-use crate::domain::event::{EventKind, MERGE_STEP, REPORT_TOOL, VERIFY_STEP};
+use crate::domain::log::event::{EventKind, MERGE_STEP, REPORT_TOOL, VERIFY_STEP};
 use crate::domain::task::TaskId;
 
 /// The facts that the lines so far have shown.

@@ -2,10 +2,10 @@
 
 use super::{Reason, reason};
 use crate::api::task::TaskContext;
-use crate::domain::dropped_lines::short_commit;
-use crate::domain::ignored_files::{FileSize, IgnoredFiles, NAMED_MAX};
+use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::ignored_files::{FileSize, IgnoredFiles, NAMED_MAX};
+use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::task::Task;
-use crate::domain::worktree_name::WorktreeName;
 use crate::ui::approvals::verify_line;
 use crate::ui::command_form::shell_word;
 use crate::ui::evidence::caveat_sentence;
@@ -94,10 +94,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::ignored_files::{FileList, NotMovedFile};
+    use crate::domain::git::ignored_files::{FileList, NotMovedFile};
+    use crate::domain::task::verify_run::VerifyRun;
     use crate::domain::task::{TaskId, TaskResult, TaskStatus};
     use crate::domain::time::UnixMs;
-    use crate::domain::verify_run::VerifyRun;
     use crate::ports::BoardView;
     use crate::ui::why::explain;
 

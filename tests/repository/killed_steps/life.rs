@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use brigade::domain::failed_attempt::FailedAttempt;
+use brigade::domain::task::failed_attempt::FailedAttempt;
 use brigade::ports::{
     Assignment, Merge, MergeOutcome, Repository, RepositoryError, SetupPlace, Worktree, WorktreeOutcome,
 };

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::SERVER_NAME;
 use super::tools::TOOLS;
 use crate::agents::external::protocol::{Invocation, SessionStart};
-use crate::domain::permission::{Permissions, ToolKind};
+use crate::domain::agent::permission::{Permissions, ToolKind};
 
 /// Returns the invocation of the program. Each value is joined to its option, so that no value can be taken for an option.
 pub(super) fn invocation(start: &SessionStart<'_>) -> Invocation {
@@ -80,7 +80,7 @@ fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::permission::{PermissionMode, PermissionRule};
+    use crate::domain::agent::permission::{PermissionMode, PermissionRule};
 
     #[test]
     fn member_gets_tools_that_it_can_use() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::protocol::{AgentProgram, AgentProtocol};
-use crate::domain::permission::ToolKind;
+use crate::domain::agent::permission::ToolKind;
 use crate::platform::reading::{self, AllowedKinds, LineLimits};
 
 mod invocation;

@@ -10,11 +10,11 @@ use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
     AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, ReportedUsage, SessionStart,
 };
-use crate::domain::characters::{joined, readable_json};
-use crate::domain::permission::{PermissionCall, ToolKind};
-use crate::domain::request_text::CallDetails;
+use crate::domain::agent::permission::{PermissionCall, ToolKind};
+use crate::domain::agent::transcript::Usage;
+use crate::domain::team::request_text::CallDetails;
+use crate::domain::text::characters::{joined, readable_json};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::Usage;
 
 /// The fields of an input with the subject of a call, for people.
 const SUBJECT_FIELDS: [&str; 7] = ["command", "file_path", "notebook_path", "pattern", "url", "query", "path"];

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::domain::path_pattern;
-use crate::domain::permission::ToolKind;
+use crate::domain::agent::path_pattern;
+use crate::domain::agent::permission::ToolKind;
 
 /// The tool that finds files. Its pattern can begin with a folder.
 const GLOB: &str = "Glob";

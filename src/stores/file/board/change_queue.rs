@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Sender};
 use parking_lot::Mutex;
 
 use crate::domain::task::TaskId;
-use crate::domain::transition::{Actor, Change};
+use crate::domain::task::transition::{Actor, Change};
 use crate::ports::StoreResult;
 use crate::stores::file::sync::SyncRequest;
 use crate::stores::fs::OpenFile;
@@ -143,10 +143,10 @@ mod tests {
     use tokio::sync::broadcast::{self, Receiver};
 
     use super::*;
-    use crate::domain::claim_queue::TaskScope;
+    use crate::domain::task::claim_queue::TaskScope;
+    use crate::domain::task::transition::ActorKind;
     use crate::domain::task::{NewTask, Task, TaskResult, TaskStatus};
     use crate::domain::time::UnixMs;
-    use crate::domain::transition::ActorKind;
     use crate::ports::{Claimant, Clock, Durability, StoreChange, StoreError, WaitLimit};
     use crate::stores::file::board::BOARD_FOLDER;
     use crate::stores::file::board::paths::LOCK_FILE;

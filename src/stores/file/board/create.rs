@@ -5,8 +5,8 @@
 //! durable before a file appears, and the record's name before its tasks. The record then stays as `.applied-…` until the tasks
 //! are durable.
 
+use crate::domain::task::transition::Actor;
 use crate::domain::task::{NewTask, Task, TaskId};
-use crate::domain::transition::Actor;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CreateBatch, PlannedBatch};
 use crate::stores::file::atomic_write::StagedFile;

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::domain::task::transition::{self, Action, Actor};
 use crate::domain::task::{TASK_ID_MAX, Task, TaskId};
-use crate::domain::transition::{self, Action, Actor};
 use crate::ports::StoreResult;
 use crate::stores::board_engine;
 use crate::stores::file::atomic_write::StagedFile;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::domain::claim_queue::ClaimQueue;
-use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::claim_queue::ClaimQueue;
+use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::ports::{BoardView, InvalidEntry};
 use crate::stores::board_engine::BoardLookup;

@@ -35,8 +35,8 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{NewTask, Task, TaskId};
-use crate::domain::transition::{Actor, Change};
 use crate::ports::{
     Board, BoardView, Claimant, IoAction, QuarantinedTask, ReclaimRequest, Reclaimed, StoreError, StoreResult,
 };

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use crate::domain::dependencies::TaskLookup;
-use crate::domain::json_document::Document;
+use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
+use crate::domain::text::json_document::Document;
 use crate::ports::{MissingTask, QuarantinedTask, StoreError, StoreResult};
 use crate::stores::board_engine::{self, DependentChanges, LinkChange};
 use crate::stores::file::atomic_write::sweep_temporaries;

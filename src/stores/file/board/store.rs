@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::broadcast;
 
-use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::dependencies::TaskLookup;
+use crate::domain::task::transition::{self, Actor, Change};
 use crate::domain::task::{Task, TaskId};
-use crate::domain::transition::{self, Actor, Change};
 use crate::ports::{
     BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
-use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{TASK_ID_MAX, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::event::{Event, NewEvent};
+use crate::domain::log::event::{Event, NewEvent};
 use crate::platform::FileKind;
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 use crate::stores::fs::FileSystem;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::domain::event::Event;
+use crate::domain::log::event::Event;
 use crate::platform::FileKind;
 use crate::ports::{EventReader, Runs, StoreResult};
 use crate::stores::file::append_file::complete_bytes;

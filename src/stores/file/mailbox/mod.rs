@@ -20,8 +20,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::broadcast::Sender;
 
-use crate::domain::message::Message;
-use crate::domain::name::Name;
+use crate::domain::team::message::Message;
+use crate::domain::team::name::Name;
 use crate::ports::{Clock, Delivery, Mailbox, StoreChange, StoreResult};
 use crate::stores::fs::FileSystem;
 

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
 
-use crate::domain::message::Message;
-use crate::domain::name::Name;
+use crate::domain::team::message::Message;
+use crate::domain::team::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::team::name::{HUMAN, LEAD, Name};
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::failed;

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
+use crate::domain::team::message::{MESSAGE_BYTES_MAX, Message};
 use crate::domain::time::UnixMs;
 use crate::stores::fs::FileStamp;
 

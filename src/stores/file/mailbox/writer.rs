@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
-use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
+use crate::domain::team::message::{MESSAGE_BYTES_MAX, Message, MessageType};
 use crate::ports::{StoreChange, StoreError, StoreResult};
 use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};

@@ -12,9 +12,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::domain::json_document::Document;
+use crate::domain::agent::transcript::{MessageRecord, Record, Role, TranscriptEntry, Usage};
+use crate::domain::text::json_document::Document;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{MessageRecord, Record, Role, TranscriptEntry, Usage};
 use crate::ports::StoreResult;
 use crate::stores::file::atomic_write::replace;
 use crate::stores::file::mailbox::INBOX_BYTES_MAX;

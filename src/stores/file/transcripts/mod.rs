@@ -15,8 +15,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::name::Name;
-use crate::domain::transcript::{Record, TranscriptEntry};
+use crate::domain::agent::transcript::{Record, TranscriptEntry};
+use crate::domain::team::name::Name;
 use crate::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 

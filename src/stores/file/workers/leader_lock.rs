@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::ProcessId;
-use crate::domain::records::LeadRecord;
+use crate::domain::team::records::LeadRecord;
 use crate::platform::{self, processes};
 use crate::ports::{
     CurrentLead, IoAction, LeadHolder, LeadObstacle, Leadership, LeadershipCheck, StoreError, StoreResult,

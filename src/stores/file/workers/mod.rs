@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::records::{WorkerRecord, WorkerTeammate};
+use crate::domain::team::records::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
 use crate::ports::{Clock, IoAction, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
