@@ -34,6 +34,7 @@ use crate::domain::team::state::Mode;
 use crate::domain::team::team_spec::{Isolation, MemberSpec, TeamSpec};
 use crate::domain::text::system_error;
 use crate::domain::time::UnixMs;
+use crate::git::GitRepository;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
 use crate::ports::{Clock, CurrentLead, LeadHolder, StoreError, Stores, WaitLimit};
@@ -44,7 +45,6 @@ use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::accounts::AccountFiles;
 use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;
-use crate::stores::git::GitRepository;
 use crate::stores::workspace::{FILE, OpenMode, OpenOptions, OpenStores, StoreKind};
 use crate::team::handle::TeamHandle;
 use crate::team::{self, LaunchError, StartOptions};
@@ -55,7 +55,7 @@ pub use confinement::{default_control_files, open_sandbox};
 
 /// The state of the work in a task's worktree, for programs that read or continue it; see [`worktree_states`].
 pub use crate::domain::git::worktree_state::WorktreeState;
-pub use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
+pub use crate::git::worktree_store::{WorktreeError, WorktreeStore};
 /// Creates the client of a member's model.
 pub use crate::team::model_connection::ModelConnector;
 

@@ -15,8 +15,10 @@
 //! | [`run`] | the state of one run that lead and agents share: events, output, progress, budget |
 //! | [`tools`] | the tools of models |
 //! | [`service`] | use cases, each written once: complete a task, send a message, answer an approval |
+//! | [`process`] | commands and programs under the guard |
 //! | [`providers`] | how a model is reached |
-//! | [`stores`] | task board, mail, transcripts, state, event log and git |
+//! | [`stores`] | task board, mail, transcripts, state and event log |
+//! | [`git`] | the repository of a workspace: worktrees, branches, merges |
 //! | [`sandbox`] | confined commands and their guard process |
 //! | [`ports`] | traits for what the team needs from outside |
 //! | [`domain`] | pure decisions and file formats |
@@ -30,9 +32,11 @@ pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod embed;
+pub mod git;
 pub mod launch;
 pub mod platform;
 pub mod ports;
+pub mod process;
 pub mod providers;
 pub mod run;
 pub mod sandbox;

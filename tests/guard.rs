@@ -14,10 +14,10 @@ use brigade::domain::team::phase::ClaimRef;
 use brigade::domain::team::records::RunningCommand;
 use brigade::platform::processes;
 use brigade::ports::StoreResult;
+use brigade::process::CommandError;
+use brigade::process::command::CommandRegistry;
+use brigade::process::command::{CommandContext, CommandEnd, CommandOutcome, run};
 use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, Level, Sandbox, SandboxError};
-use brigade::service::ServiceError;
-use brigade::service::command::CommandRegistry;
-use brigade::service::command::{CommandContext, CommandEnd, CommandOutcome, run};
 use rustix::process::{Pid, test_kill_process_group};
 use tokio::sync::watch;
 
@@ -257,7 +257,7 @@ async fn lost_claim_ends_running_command() {
     bench.wait_until_started().await;
     bench.claim_sender.send_replace(Some(ClaimRef { task: TaskId(3), attempt: 3 }));
     let error = running.await.unwrap().unwrap_err();
-    assert!(matches!(&error, ServiceError::ClaimLost(text) if text.contains("#3")), "{error:?}");
+    assert!(matches!(&error, CommandError::ClaimLost(text) if text.contains("#3")), "{error:?}");
     assert_eq!(bench.processes(), [0; 0]);
     assert!(!bench.path("x").exists());
 }
@@ -363,13 +363,13 @@ async fn unstartable_command_error_names_reason() {
     let bench = bench();
     for (command, reason) in [("x".repeat(200_000), "the limit is"), ("a\0b".to_owned(), "NUL")] {
         match run(&command, LONG, &bench.command_context).await {
-            Err(ServiceError::Refused(text)) => assert!(text.contains(reason), "{text}"),
+            Err(CommandError::Refused(text)) => assert!(text.contains(reason), "{text}"),
             other => panic!("{other:?}"),
         }
     }
     let mut command_context = bench.command_context.clone();
     command_context.working_dir = bench.path("nowhere");
-    assert!(matches!(run("true", LONG, &command_context).await, Err(ServiceError::Refused(_))));
+    assert!(matches!(run("true", LONG, &command_context).await, Err(CommandError::Refused(_))));
 }
 
 /// Not a test: the worker process of the next tests. It runs a command in the given folder, writes down the result, and
@@ -461,7 +461,7 @@ async fn killed_guard_ends_its_command() {
     bench.wait_until_started().await;
     kill(bench.wait_for_pid("guard").await);
     let error = running.await.unwrap().unwrap_err();
-    assert!(matches!(&error, ServiceError::Refused(text) if text.contains("guard was killed")), "{error:?}");
+    assert!(matches!(&error, CommandError::Refused(text) if text.contains("guard was killed")), "{error:?}");
     eventually("all processes have ended", async || bench.processes().is_empty()).await;
 }
 

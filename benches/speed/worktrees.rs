@@ -11,12 +11,12 @@ use brigade::domain::git::worktree_name::WORKTREES_FOLDER;
 use brigade::domain::task::TaskId;
 use brigade::domain::team::team_spec::SetupSpec;
 use brigade::embed::SystemClock;
+use brigade::git::{GitOptions, GitRepository};
 use brigade::ports::{
     Assignment, Durability, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, Worktree, WorktreeOutcome,
 };
 use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
-use brigade::stores::git::{GitOptions, GitRepository};
 
 use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::workspace::{BenchWorkspace, spread_subfolders};

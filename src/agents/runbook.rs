@@ -17,8 +17,8 @@ use crate::domain::task::transition::Actor;
 use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::team::name::SYSTEM;
 use crate::domain::team::phase::{ClaimRef, PhaseEvent};
+use crate::process::command::{CommandOutcome, TimeLimit};
 use crate::service::approvals;
-use crate::service::command::{CommandOutcome, TimeLimit};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
 use crate::tools::{command_hints, table};
 

@@ -24,8 +24,8 @@ use crate::ports::{
     Assignment, CommandPlace, LeftoverWork, MergeRequest, Repository, RepositoryError, SetupPlace, StoreError,
     StoreResult, TeamWorktree, Worktree, WorktreeOutcome,
 };
+use crate::process::CommandError;
 use crate::run::progress::Activity;
-use crate::service::ServiceError;
 use crate::service::completion::complete_merged;
 use crate::service::merge::{MergeQueue, TaskWorktree};
 use crate::service::setup::{self, SetupError};
@@ -221,7 +221,7 @@ impl AgentHost {
                 isolation.is_setup_failing.store(false, Ordering::Relaxed);
                 Ok(WorktreeSetup::Ready)
             }
-            Err(SetupError::Command(ServiceError::ClaimLost(_))) => Ok(WorktreeSetup::Interrupted),
+            Err(SetupError::Command(CommandError::ClaimLost(_))) => Ok(WorktreeSetup::Interrupted),
             Err(error) => {
                 if !isolation.is_setup_failing.swap(true, Ordering::Relaxed) {
                     self.notify_lead_of_setup(task, &error).await;
@@ -238,7 +238,7 @@ impl AgentHost {
         let setup = repository.prepare_setup(&place).await?;
         let claim = ClaimRef { task: worktree.assignment.task, attempt: worktree.assignment.attempt };
         if self.turn_control.claim() != Some(claim) {
-            return Err(ServiceError::ClaimLost(INTERRUPTED.to_owned()).into());
+            return Err(CommandError::ClaimLost(INTERRUPTED.to_owned()).into());
         }
         let (step, steps) = watch::channel(WorkStep::Spawning);
         let reporter = WorktreeReporter::new(self, Arc::clone(repository), worktree.clone());

@@ -8,11 +8,11 @@ use super::{STORE, SystemClock};
 use crate::config::{CONFIG_FILE, Durability};
 use crate::domain::agent::access::PathRule;
 use crate::domain::team::team_spec::{Isolation, TeamSpec};
+use crate::git::{GitOptions, GitRepository};
 use crate::ports::Repository;
 use crate::sandbox::protected_paths::{accounts_folder, home_rules, trust_folder};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::fs::RealFileSystem;
-use crate::stores::git::{GitOptions, GitRepository};
 use crate::team::LaunchError;
 
 /// Brigade's files in a workspace, which no member's tool can write.

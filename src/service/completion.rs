@@ -6,7 +6,6 @@
 use super::ServiceError;
 use super::approvals;
 use super::attempt_log::{AttemptLog, REFUSALS_MAX};
-use super::command::CommandOutcome;
 use super::merge::{MergeResult, TaskMerge, TaskWorktree, verify_in_place};
 use super::messages::Outbox;
 use super::review::{self, ReviewStatus};
@@ -21,6 +20,7 @@ use crate::domain::team::approval::{Approvals, Request, RequestKind, ReviewSubje
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::text::output::{one_line, shortened};
 use crate::ports::{Board, Clock, MergeRequest, RepositoryError, StoreResult, Stores, UnmergedWork, WorkInspector};
+use crate::process::command::CommandOutcome;
 
 /// The longest command that a failure reason quotes, in characters.
 const COMMAND_CHARS_MAX: usize = 120;

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::ServiceError;
-use super::command::{CommandOutcome, claim_end, claim_lost_text};
 use super::setup::{self, SetupError};
 use super::step::Step;
 use super::verify::Verifier;
@@ -25,6 +24,7 @@ use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::phase::ClaimRef;
 use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree};
+use crate::process::command::{CommandOutcome, claim_end, claim_lost_text};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
@@ -288,7 +288,7 @@ impl TaskMerge<'_> {
         let place = SetupPlace::Merge(merge.clone());
         let outcome = match Box::pin(setup::set_up(&**repository, &place, &mut context, &self.verifier.events)).await {
             Ok(()) => self.verifier.run_as(command, &context).await?,
-            Err(SetupError::Command(error)) => return Err(error),
+            Err(SetupError::Command(error)) => return Err(error.into()),
             Err(SetupError::Failed { command, outcome, is_changed_by_task: true }) => {
                 let ending = outcome.ending_text();
                 let reason = format!("setup `{command}` failed{location}: {ending}\n{}", outcome.output);

@@ -8,12 +8,11 @@
 //! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
 //! | add a task, import a plan | `task_creation`, `plan_import` |
 //! | set up a worktree | `setup` |
-//! | run a command, talk to the program of an agent, record the steps of a member | `command`, `agent_process`, `step` |
-//! | give the processes of an agent access to the board | `board_socket` |
+//! | record the steps of a member | `step` |
 //! | claim a task by command, reclaim the tasks of a team that ended | `claims` |
 //! | end the commands of dead workers | `workers` |
 //!
-//! These modules know ports and domain, and run commands in the sandbox.
+//! These modules know ports and domain, and run commands through [`crate::process`].
 
 #![warn(missing_docs)]
 
@@ -23,16 +22,13 @@ use crate::domain::log::event::EventKind;
 use crate::domain::task::failure_summary;
 use crate::domain::task::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
+use crate::process::CommandError;
 
-pub mod agent_process;
 pub mod approvals;
 pub mod attempt_log;
 pub mod attempt_quota;
-pub mod board_socket;
 pub mod claims;
-pub mod command;
 pub mod completion;
-mod guarded_process;
 pub mod merge;
 pub mod messages;
 pub mod pending;
@@ -80,5 +76,15 @@ impl From<TaskError> for ServiceError {
 impl From<RepositoryError> for ServiceError {
     fn from(error: RepositoryError) -> Self {
         Self::Failed(error.to_string())
+    }
+}
+
+impl From<CommandError> for ServiceError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Refused(reason) => Self::Refused(reason),
+            CommandError::ClaimLost(reason) => Self::ClaimLost(reason),
+            CommandError::Failed(reason) => Self::Failed(reason),
+        }
     }
 }

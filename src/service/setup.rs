@@ -1,11 +1,12 @@
 //! Sets up a worktree before other commands run there: runs the setup command of the team, unless it has succeeded there already.
 
-use super::command::{self, CommandContext, CommandOutcome, TimeLimit};
+use super::RecordEvent;
 use super::step;
-use super::{RecordEvent, ServiceError};
 use crate::domain::agent::access::PathRule;
 use crate::domain::task::failure_summary;
 use crate::ports::{PendingSetup, Repository, RepositoryError, Setup, SetupPlace};
+use crate::process::CommandError;
+use crate::process::command::{self, CommandContext, CommandOutcome, TimeLimit};
 
 /// The variable with the first port of a command's worktree.
 pub const PORT_VARIABLE: &str = "BRIGADE_PORT_BASE";
@@ -18,7 +19,7 @@ pub enum SetupError {
     Repository(#[from] RepositoryError),
     /// The setup command cannot be run, or its claim is lost.
     #[error("cannot set up the worktree: {0}")]
-    Command(#[from] ServiceError),
+    Command(#[from] CommandError),
     /// The setup command failed.
     #[error("setup `{command}` failed: {}\n{}", outcome.ending_text(), failure_summary::bounded(&outcome.output))]
     Failed {

@@ -3,10 +3,11 @@
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::command::{CommandContext, CommandOutcome};
-use super::{RecordEvent, ServiceError};
+use super::RecordEvent;
 use crate::domain::log::event::EventKind;
 use crate::domain::task::TaskId;
+use crate::process::CommandError;
+use crate::process::command::{CommandContext, CommandOutcome};
 
 /// A step of a member's work. The event log records each as a tool call.
 pub struct Step<'a> {
@@ -61,10 +62,10 @@ pub(super) async fn run_command(
     command: &str,
     context: &CommandContext,
     events: &RecordEvent,
-    work: impl Future<Output = Result<CommandOutcome, ServiceError>>,
-) -> Result<CommandOutcome, ServiceError> {
+    work: impl Future<Output = Result<CommandOutcome, CommandError>>,
+) -> Result<CommandOutcome, CommandError> {
     let task = context.claim.borrow().map(|claim| claim.task);
-    let failure = |result: &Result<CommandOutcome, ServiceError>| match result {
+    let failure = |result: &Result<CommandOutcome, CommandError>| match result {
         Ok(outcome) if outcome.is_success() => None,
         Ok(outcome) => Some(outcome.headline()),
         Err(error) => Some(error.headline()),

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::command::{self, CommandContext, CommandEnd, CommandOutcome, TimeLimit};
+use super::RecordEvent;
 use super::step;
-use super::{RecordEvent, ServiceError};
 use crate::domain::agent::access::PathRule;
 use crate::domain::log::event::VERIFY_STEP;
+use crate::process::CommandError;
+use crate::process::command::{self, CommandContext, CommandEnd, CommandOutcome, TimeLimit};
 use crate::sandbox::CommandExit;
 
 /// The first line of the output of a command that failed without output.
@@ -27,8 +28,8 @@ impl Verifier {
     /// Runs the command in the place of the work.
     ///
     /// # Errors
-    /// As [`super::command::run`].
-    pub async fn run(&self, command: &str) -> Result<CommandOutcome, ServiceError> {
+    /// As [`crate::process::command::run`].
+    pub async fn run(&self, command: &str) -> Result<CommandOutcome, CommandError> {
         self.run_as(command, &self.context).await
     }
 
@@ -45,8 +46,8 @@ impl Verifier {
     /// Runs the command as `context` says.
     ///
     /// # Errors
-    /// As [`super::command::run`].
-    pub async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
+    /// As [`crate::process::command::run`].
+    pub async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, CommandError> {
         // The futures of a command are large. In a box they do not grow the stack of all callers.
         let work = Box::pin(self.run_traced_if_silent(command, context));
         step::run_command(VERIFY_STEP, command, context, &self.events, work).await
@@ -58,7 +59,7 @@ impl Verifier {
         &self,
         command: &str,
         context: &CommandContext,
-    ) -> Result<CommandOutcome, ServiceError> {
+    ) -> Result<CommandOutcome, CommandError> {
         let limit = TimeLimit::of_command(self.timeout);
         let outcome = command::run(command, limit, context).await?;
         let has_exited = matches!(outcome.end, CommandEnd::Ended(CommandExit::Code(_)));

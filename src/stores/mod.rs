@@ -5,7 +5,6 @@ pub mod approvals;
 pub mod board_engine;
 pub mod file;
 pub mod fs;
-pub mod git;
 pub mod memory;
 pub mod trust;
 pub mod workspace;

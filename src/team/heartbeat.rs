@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use crate::domain::team::records::{RunningCommand, WorkerTeammate};
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, StoreResult, Workers};
+use crate::process::command::CommandRegistry;
 use crate::run::progress::Progress;
-use crate::service::command::CommandRegistry;
 
 /// The record of this worker, kept up to date.
 pub struct WorkerReporter {

@@ -27,6 +27,7 @@ use crate::domain::time::UnixMs;
 use crate::ports::{
     AccountStore, Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook,
 };
+use crate::process::board_socket;
 use crate::run::accounts::Accounts;
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
@@ -34,7 +35,7 @@ use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
 use crate::service::approvals::{self, TURN_INTERRUPTED};
-use crate::service::{board_socket, claims, plan_import};
+use crate::service::{claims, plan_import};
 use handle::{LiveStatus, TeamCommand, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};

@@ -15,9 +15,9 @@ use crate::domain::log::event::{Event, EventKind};
 use crate::domain::team::notification::Notification;
 use crate::domain::team::team_spec::NotifySpec;
 use crate::ports::Webhook;
+use crate::process::command::{self, CommandContext};
 use crate::run::event_sink::EventSink;
 use crate::secrets::Secret;
-use crate::service::command::{self, CommandContext};
 
 /// The time limit of the command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -28,10 +28,10 @@ use crate::domain::team::phase::{ClaimRef, Phase};
 use crate::domain::team::records::RosterMember;
 use crate::domain::team::team_spec::{AgentKind, MEMBERS_MAX, MemberSpec};
 use crate::ports::ToolSpec;
+use crate::process::command::CommandRegistry;
 use crate::run::progress::Progress;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::attempt_quota::AttemptQuota;
-use crate::service::command::CommandRegistry;
 use crate::tools::table::ToolUser;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, WorkingDir};
 

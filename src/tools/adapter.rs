@@ -13,8 +13,8 @@ use super::{Tool, ToolContext, ToolError, ToolOutput};
 use crate::domain::text::output::{bounded, shortened};
 use crate::domain::text::tags::escape_tags;
 use crate::ports::ToolSpec;
+use crate::process::command::CommandOutcome;
 use crate::secrets::masked;
-use crate::service::command::CommandOutcome;
 
 /// The longest summary of a call, in characters.
 const ABOUT_CHARS_MAX: usize = 200;

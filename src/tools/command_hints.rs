@@ -2,8 +2,8 @@
 
 use super::ToolContext;
 use crate::domain::git::git_hints::{self, GitPlace};
-use crate::service::ServiceError;
-use crate::service::command::{self, CommandOutcome, TimeLimit};
+use crate::process::CommandError;
+use crate::process::command::{self, CommandOutcome, TimeLimit};
 
 /// Runs a command that the caller's agent wants, for at most `limit`. Dropping the future ends it.
 ///
@@ -13,7 +13,7 @@ pub(crate) async fn run(
     command: &str,
     limit: TimeLimit,
     context: &ToolContext,
-) -> Result<CommandOutcome, ServiceError> {
+) -> Result<CommandOutcome, CommandError> {
     let mut outcome = command::run(command, limit, &context.command_context()).await?;
     if let Some(place) = git_place(context) {
         outcome.hints.extend(git_hints::hint(&outcome.output, place).map(str::to_owned));

@@ -57,10 +57,11 @@ use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::records::RosterMember;
 use crate::domain::team::team_spec::ToolLimits;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec, WorkInspector};
+use crate::process::CommandError;
+use crate::process::command::{CommandContext, CommandOutcome, CommandRegistry};
 use crate::sandbox::Sandbox;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::attempt_quota::{AttemptLimit, AttemptQuota};
-use crate::service::command::{CommandContext, CommandOutcome, CommandRegistry};
 use crate::service::completion::{CompletionGate, WorkPlace};
 use crate::service::merge::TaskWorktree;
 use crate::service::messages::{Outbox, SendError, Sender};
@@ -184,6 +185,16 @@ impl From<StoreError> for ToolError {
                 Self::Fatal(error.to_string())
             }
             _ => Self::Recoverable(error.to_string()),
+        }
+    }
+}
+
+impl From<CommandError> for ToolError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Refused(text) => Self::Recoverable(text),
+            CommandError::ClaimLost(text) => Self::ClaimLost(text),
+            CommandError::Failed(text) => Self::Fatal(text),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::{MergeOutcome, Repository, WorktreeOutcome};
-use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, edit, insert_after, reported, task};
 use crate::testkit::process::files_below;

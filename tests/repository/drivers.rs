@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use brigade::domain::agent::access::PathRule;
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::{CommandPlace, Repository, RepositoryError};
 use brigade::sandbox::Level;
 use brigade::sandbox::filter::{DriverKind, DriverSandbox};
-use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, git_output, insert_after, open, sandbox, ten_lines};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use brigade::domain::task::failed_attempt::FailedAttempt;
 use brigade::domain::task::{Task, TaskId};
+use brigade::git::GitRepository;
 use brigade::ports::{Assignment, Repository, WorkInspector, Worktree, WorktreeOutcome};
-use brigade::stores::git::GitRepository;
 
 use crate::harness::{TestRepository, git, git_output, insert_after, leftover_work, open, task};
 

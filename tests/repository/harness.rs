@@ -11,13 +11,13 @@ use brigade::domain::git::branch_name::BranchName;
 use brigade::domain::log::event::Notice;
 use brigade::domain::task::TaskId;
 use brigade::domain::team::team_spec::SetupSpec;
+use brigade::git::{GitOptions, GitRepository};
 use brigade::ports::{
     Assignment, Durability, LeftoverWork, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository,
     RepositoryError, Worktree, WorktreeOutcome,
 };
 use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
-use brigade::stores::git::{GitOptions, GitRepository};
 
 use crate::testkit::clock::ManualClock;
 pub use crate::testkit::process::git;

@@ -8,9 +8,9 @@ use brigade::domain::git::ignored_files::FileList;
 use brigade::domain::task::TaskId;
 use brigade::domain::task::failed_attempt::FailedAttempt;
 use brigade::domain::team::team_spec::SetupSpec;
+use brigade::git::leftovers::{KeptOptions, KeptWorktree};
+use brigade::git::{DriverOptions, GitOptions, GitRepository};
 use brigade::ports::{Assignment, Repository, SetupPlace, Worktree, WorktreeOutcome};
-use brigade::stores::git::leftovers::{KeptOptions, KeptWorktree};
-use brigade::stores::git::{DriverOptions, GitOptions, GitRepository};
 
 use crate::harness::{TestRepository, git, insert_after, notice_texts, options, task};
 

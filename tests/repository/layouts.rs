@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
 use brigade::domain::agent::access::{Access, PathRule};
+use brigade::git::GitRepository;
+use brigade::git::inspection::{Inspection, inspect};
 use brigade::ports::{CommandPlace, Repository};
-use brigade::stores::git::GitRepository;
-use brigade::stores::git::inspection::{Inspection, inspect};
 use tempfile::TempDir;
 
 use super::harness::{TestRepository, git, insert_after, open};

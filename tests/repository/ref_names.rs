@@ -1,8 +1,8 @@
 //! Refs whose short names are those of Brigade's branches: tags, remote branches, and branches called `refs/heads/…`. None of them is
 //! taken for a branch of Brigade, and none is changed.
 
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::Repository;
-use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, git, git_output, insert_after, open, open_into, sandbox};
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use brigade::stores::git::GitRepository;
+use brigade::git::GitRepository;
 
 use crate::harness::{TestRepository, git, insert_after};
 

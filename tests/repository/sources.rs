@@ -8,9 +8,9 @@ use std::path::Path;
 use brigade::domain::agent::access::PathRule;
 use brigade::domain::task::failed_attempt::FailedAttempt;
 use brigade::domain::team::team_spec::SetupSpec;
+use brigade::git::UNSIGNED_WORK;
 use brigade::ports::{Assignment, PendingSetup, Repository, SetupPlace, Worktree, WorktreeOutcome};
 use brigade::sandbox::CommandExit;
-use brigade::stores::git::UNSIGNED_WORK;
 use tempfile::TempDir;
 
 use crate::harness::{TestRepository, edit, git, leftover_work, open, open_with_setup, task, ten_lines};

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use brigade::git::take_over::TakeOver;
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::Repository;
-use brigade::stores::git::take_over::TakeOver;
-use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, change_unnoticed, edit, git, git_output, insert_after, sandbox};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use brigade::domain::task::TaskId;
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::{RecordedMerge, Repository};
-use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{TestRepository, edit, git, git_with, insert_after, notice_text, notice_texts, task};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use brigade::domain::task::TaskId;
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
-use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::harness::{
     TestRepository, edit, git, git_output, insert_after, notice_text, open, open_into, reported, task, ten_lines,

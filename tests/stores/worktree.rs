@@ -5,8 +5,8 @@ use std::path::Path;
 
 use brigade::domain::git::worktree_state::{WorkActivity, WorkStep, WorktreeReport, WorktreeState};
 use brigade::domain::time::UnixMs;
+use brigade::git::worktree_store::{WorktreeError, WorktreeStore};
 use brigade::stores::file::Durability;
-use brigade::stores::file::worktree::{WorktreeError, WorktreeStore};
 
 use crate::support::{clock, real};
 

@@ -16,9 +16,9 @@ const STARTS: &[(&str, usize, &str)] = &[
     ("src/sandbox/mod.rs",        1, "the shell of a command, in the sandbox"),
     ("src/sandbox/namespaces.rs", 1, "this program, to map ids for the guard of a command, with its environment"),
     ("src/sandbox/reexec.rs",     1, "becomes the shell of a command, in the sandbox"),
-    ("src/service/guarded_process.rs", 1, "takes over the guard that src/sandbox/launch.rs describes"),
-    ("src/stores/git/drivers.rs", 1, "a shell that looks for a program and starts none, with the environment of git"),
-    ("src/stores/git/command.rs", 1, "git, without keys; it starts programs in the sandbox only"),
+    ("src/process/guarded_process.rs", 1, "takes over the guard that src/sandbox/launch.rs describes"),
+    ("src/git/drivers.rs", 1, "a shell that looks for a program and starts none, with the environment of git"),
+    ("src/git/command.rs", 1, "git, without keys; it starts programs in the sandbox only"),
 ];
 
 /// The forms that start a program, or make this process one.
@@ -56,7 +56,7 @@ const PATHS: &[&[&str]] = &[
 /// Files that use a type of [`PATHS`] only to pass it on.
 const PASS_ON: &[(&str, &str)] = &[
     ("src/sandbox/init.rs", "starts what src/sandbox/mod.rs prepares, in the sandbox"),
-    ("src/stores/git/settings.rs", "gives src/stores/git/command.rs what src/sandbox/filter.rs prepares"),
+    ("src/git/settings.rs", "gives src/git/command.rs what src/sandbox/filter.rs prepares"),
 ];
 
 /// The number of places in the code that start a program.
@@ -93,7 +93,7 @@ fn programs_are_started_in_known_places() {
         let expected = known.map_or(0, |(_, count, _)| *count);
         if starts != expected {
             complaints.push(format!(
-                "{}: starts a program in {starts} places, and STARTS (tests/tidy/programs.rs) has {expected}. Git is started by src/stores/git/command.rs, commands by src/sandbox/launch.rs",
+                "{}: starts a program in {starts} places, and STARTS (tests/tidy/programs.rs) has {expected}. Git is started by src/git/command.rs, commands by src/sandbox/launch.rs",
                 source.path.display()
             ));
         }

@@ -15,7 +15,7 @@ const FOLDERS: &[&str] = &[
     "src/domain",
     "src/launch.rs",
     "src/service",
-    "src/stores/git",
+    "src/git",
     "src/team",
     "src/ui",
 ];

@@ -9,10 +9,10 @@ use brigade::domain::log::event::EventKind;
 use brigade::domain::task::transition::{Actor, ActorKind, Change};
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
 use brigade::domain::team::phase::ClaimRef;
+use brigade::git::DriverOptions;
+use brigade::git::inspection::GitWorkInspector;
 use brigade::service::attempt_quota::{MESSAGES_MAX, TASKS_MAX};
 use brigade::service::task_creation::add_task;
-use brigade::stores::git::DriverOptions;
-use brigade::stores::git::inspection::GitWorkInspector;
 use brigade::tools::{ToolEffect, ToolError};
 use serde_json::json;
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, ControlResponse, Invocation, SessionStart};
-use crate::service::ServiceError;
-use crate::service::agent_process::AgentProcess;
-use crate::service::board_socket::BoardSocket;
-use crate::service::command::CommandContext;
+use crate::process::CommandError;
+use crate::process::agent_process::AgentProcess;
+use crate::process::board_socket::BoardSocket;
+use crate::process::command::CommandContext;
 
 /// The most diagnostic lines that are kept for an error: the last ones.
 const DIAGNOSTICS_MAX: usize = 5;
@@ -33,14 +33,14 @@ impl AgentConnection {
     /// socket.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
+    /// [`CommandError::Refused`] if it cannot be started; [`CommandError::Failed`] if it cannot be recorded.
     pub async fn open(
         mut protocol: Box<dyn AgentProtocol>,
         command: &str,
         start: &SessionStart<'_>,
         sockets: &Path,
         mut context: CommandContext,
-    ) -> Result<Self, ServiceError> {
+    ) -> Result<Self, CommandError> {
         let Invocation { arguments, variables } = protocol.invocation(start);
         // The arguments have no NUL character, which is the only one that cannot be quoted.
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();

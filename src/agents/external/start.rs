@@ -17,9 +17,9 @@ use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identi
 use crate::domain::agent::access::PathRule;
 use crate::domain::agent::transcript::{Role, SentPrompt};
 use crate::domain::team::phase::PhaseEvent;
+use crate::process::CommandError;
 use crate::run::progress::{Activity, AgentProgramStatus};
 use crate::sandbox::environment;
-use crate::service::ServiceError;
 
 /// The longest time from the start of a program until it accepts prompts.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -155,12 +155,12 @@ impl AgentState {
         host: &AgentHost,
         scope: &ProcessScope,
         is_known: bool,
-    ) -> Result<RunningAgent, ServiceError> {
+    ) -> Result<RunningAgent, CommandError> {
         let spec = &host.spec;
         let limits = &host.services.spec.limits;
         let home = &self.home;
         create_private_folder(home)
-            .map_err(|error| ServiceError::Failed(format!("cannot create {}: {error}", home.display())))?;
+            .map_err(|error| CommandError::Failed(format!("cannot create {}: {error}", home.display())))?;
         let mut context = host.context.command_context();
         context.rules.push(PathRule::writable(home));
         context.variables.extend(environment::passed_variables(&spec.model.pass_env));
@@ -291,11 +291,11 @@ pub(super) async fn leave_other_session(host: &mut AgentHost) -> Result<(), Agen
     Ok(())
 }
 
-fn start_failure(error: ServiceError) -> TurnOutcome {
+fn start_failure(error: CommandError) -> TurnOutcome {
     match error {
-        ServiceError::ClaimLost(_) => TurnOutcome::Aborted,
-        ServiceError::Refused(reason) => temporary_failure(reason),
-        ServiceError::Store(_) | ServiceError::Failed(_) => TurnOutcome::HarnessFailed(error.to_string()),
+        CommandError::ClaimLost(_) => TurnOutcome::Aborted,
+        CommandError::Refused(reason) => temporary_failure(reason),
+        CommandError::Failed(_) => TurnOutcome::HarnessFailed(error.to_string()),
     }
 }
 

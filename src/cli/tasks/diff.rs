@@ -8,8 +8,8 @@ use crate::cli::output::CommandAnswer;
 use crate::cli::pager::page_answer;
 use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::git::{DriverOptions, GitRepository};
 use crate::sandbox::filter::own_program_path;
-use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{count, join_up_to, one_line};
 

@@ -1,4 +1,4 @@
-//! What an agent reads and calls: prompts, transcripts, permissions, commands.
+//! Agents: prompts, transcripts, permissions, commands.
 
 pub mod access;
 pub mod last_words;

@@ -35,7 +35,7 @@ impl Task {
 }
 
 /// Adds the current attempt of `task` to its failed attempts.
-pub(super) fn record(task: &mut Task, reason: &str) {
+pub(in crate::domain) fn record(task: &mut Task, reason: &str) {
     let (attempt, owner) = (task.attempt, task.owner.clone().unwrap_or_default());
     task.failed_attempts.push(FailedAttempt { attempt, owner, reason: failure_summary::summary_of(reason) });
     let excess = task.failed_attempts.len().saturating_sub(FAILED_ATTEMPTS_MAX);

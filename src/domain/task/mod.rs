@@ -1,8 +1,8 @@
 //! Tasks: their fields and their form in `task_<id>.json`.
 //!
 //! Contract: `id subject description status owner blockedBy blocks` have these names and types for every program that shares the
-//! board. The other fields belong to Brigade and are optional. [`super::transition`] decides who may change a task,
-//! [`super::dependencies`] who may claim it.
+//! board. The other fields belong to Brigade and are optional. [`transition`] decides who may change a task,
+//! [`dependencies`] who may claim it.
 
 pub mod claim_queue;
 pub mod dependencies;

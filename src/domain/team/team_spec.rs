@@ -94,7 +94,7 @@ pub struct TeamSpec {
     /// The set-up of worktrees.
     pub setup: SetupSpec,
     /// Patterns of ignored files that a completed task moves into the workspace, with [`Isolation::Worktree`]; see
-    /// [`super::path_pattern`].
+    /// [`crate::domain::agent::path_pattern`].
     pub keep: Vec<String>,
     /// The time for which teammates remember their work.
     pub memory: Memory,

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use anstream::adapter::strip_str;
 
 /// The start of the line in place of an omitted middle.
-pub(super) const OMISSION_START: &str = "[... ";
+pub(in crate::domain) const OMISSION_START: &str = "[... ";
 
 /// Collects a stream of any length in bounded memory.
 #[derive(Debug)]

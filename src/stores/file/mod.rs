@@ -20,7 +20,6 @@ pub mod sync;
 pub mod transcripts;
 pub mod watch;
 pub mod workers;
-pub mod worktree;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -12,9 +12,10 @@ use crate::domain::log::event::GoalCheck;
 use crate::domain::task::failure_summary;
 use crate::domain::team::name::LEAD;
 use crate::ports::{CommandPlace, Repository, SetupPlace};
-use crate::service::command::{self, CommandContext, CommandOutcome};
+use crate::process::CommandError;
+use crate::process::command::{self, CommandContext, CommandOutcome};
 use crate::service::step::Step;
-use crate::service::{RecordEvent, ServiceError, setup};
+use crate::service::{RecordEvent, setup};
 use crate::team::heartbeat::WorkerReporter;
 
 /// The time limit of `done_when`.
@@ -111,7 +112,7 @@ async fn run_command(
     script: &str,
     context: &CommandContext,
     events: &RecordEvent,
-) -> Result<CommandOutcome, ServiceError> {
+) -> Result<CommandOutcome, CommandError> {
     let work = command::run(script, DONE_WHEN_TIMEOUT, context);
     Step::new(LEAD, None, "done_when", script.to_owned()).run(events, work, |_| None).await
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use brigade::domain::task::failed_attempt::FailedAttempt;
+use brigade::git::GitRepository;
 use brigade::ports::{
     Assignment, Merge, MergeOutcome, Repository, RepositoryError, SetupPlace, Worktree, WorktreeOutcome,
 };
-use brigade::stores::git::GitRepository;
 
 use crate::harness::{git, insert_after, link_place, open, reported, task};
 

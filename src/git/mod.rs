@@ -54,6 +54,7 @@ pub mod take_over;
 mod taken;
 mod team_branch;
 mod team_worktree;
+pub mod worktree_store;
 mod worktrees;
 mod write_scope;
 mod written_files;
@@ -72,13 +73,13 @@ use crate::domain::git::worktree_state::{WorktreeReport, WorktreeState};
 use crate::domain::log::event::Notice;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::team_spec::SetupSpec;
+use crate::git::worktree_store::WorktreeStore;
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest, PublishOutcome,
     RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, UnmergedWork, WorkInspector, Worktree,
     WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
-use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use command::RepoPath;
 use lost_merges::find_lost_merges;

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::ServiceError;
+use super::CommandError;
 use super::command::{CommandContext, claim_end};
 use super::guarded_process::{GuardedProcess, not_started};
 use crate::domain::team::records::GuardProcess;
@@ -68,9 +68,9 @@ impl AgentProcess {
     /// Starts the program that `script` executes, confined like a command of this context.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if the system lacks files, processes or memory for its
+    /// [`CommandError::Refused`] if it cannot be started; [`CommandError::Failed`] if the system lacks files, processes or memory for its
     /// guard, or if it cannot be recorded.
-    pub async fn start(script: &str, context: &CommandContext) -> Result<Self, ServiceError> {
+    pub async fn start(script: &str, context: &CommandContext) -> Result<Self, CommandError> {
         context.check_confinement()?;
         let mut claim = context.claim.clone();
         let claimed_attempt = *claim.borrow_and_update();

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::ServiceError;
+use super::CommandError;
 use super::guarded_process::{GuardedProcess, not_started};
 use crate::domain::agent::access::PathRule;
 use crate::domain::task::failure_summary;
@@ -72,9 +72,9 @@ pub struct CommandContext {
 
 impl CommandContext {
     /// Returns an error for a caller that must not write, on a system that cannot confine commands.
-    pub(super) fn check_confinement(&self) -> Result<(), ServiceError> {
+    pub(super) fn check_confinement(&self) -> Result<(), CommandError> {
         match self.confined_only_reason {
-            Some(reason) if self.sandbox.confinement().level == Level::Off => Err(ServiceError::Refused(format!(
+            Some(reason) if self.sandbox.confinement().level == Level::Off => Err(CommandError::Refused(format!(
                 "{reason}. Until then no command runs, because this system cannot confine commands: use `read_file`, `grep` and `glob`"
             ))),
             _ => Ok(()),
@@ -218,13 +218,13 @@ fn signal_name(signal: i32) -> &'static str {
 /// Runs `command` in the shell, for at most `limit`. Dropping the future ends it.
 ///
 /// # Errors
-/// [`ServiceError::ClaimLost`] if the caller loses the claim: the command ends within a second.
-/// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
+/// [`CommandError::ClaimLost`] if the caller loses the claim: the command ends within a second.
+/// [`CommandError::Refused`] if it cannot be started; [`CommandError::Failed`] if it cannot be recorded.
 pub async fn run(
     command: &str,
     limit: impl Into<TimeLimit>,
     context: &CommandContext,
-) -> Result<CommandOutcome, ServiceError> {
+) -> Result<CommandOutcome, CommandError> {
     let limit = limit.into();
     let mut claim = context.claim.clone();
     let claimed_attempt = *claim.borrow_and_update();
@@ -237,7 +237,7 @@ pub async fn run(
         () = sleep(limit.time_max) => CommandEnd::TimedOut(limit),
         () = claim_end(&mut claim, claimed_attempt) => {
             let survivors = running.end().await.survivors;
-            return Err(ServiceError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)));
+            return Err(CommandError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)));
         }
     };
     let EndedCommand { output, survivors } = running.end().await;
@@ -245,7 +245,7 @@ pub async fn run(
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.
-pub(super) async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, claimed_attempt: Option<ClaimRef>) {
+pub async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, claimed_attempt: Option<ClaimRef>) {
     if claimed_attempt.is_some() && claim.wait_for(|now| *now != claimed_attempt).await.is_ok() {
         return;
     }
@@ -253,7 +253,8 @@ pub(super) async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, cla
     std::future::pending().await
 }
 
-pub(super) fn claim_lost_text(claimed_attempt: Option<ClaimRef>) -> String {
+/// Returns the text for the holder of a lost claim, whose command was ended.
+pub fn claim_lost_text(claimed_attempt: Option<ClaimRef>) -> String {
     let of = match claimed_attempt {
         Some(ClaimRef { task, attempt }) => format!(" of task {task} (attempt {attempt})"),
         None => String::new(),
@@ -280,7 +281,7 @@ impl RunningShellCommand {
         command: &str,
         claimed_attempt: Option<ClaimRef>,
         context: &CommandContext,
-    ) -> Result<Self, ServiceError> {
+    ) -> Result<Self, CommandError> {
         context.check_confinement()?;
         let variables = context.command_variables(claimed_attempt);
         let prepared = context
@@ -304,9 +305,9 @@ impl RunningShellCommand {
         EndedCommand { output: collected.into_text(), survivors }
     }
 
-    async fn guard_error(self, reason: &str) -> ServiceError {
+    async fn guard_error(self, reason: &str) -> CommandError {
         let EndedCommand { output, survivors } = self.end().await;
-        ServiceError::Refused(format!("the command was ended: {reason}{}\n{output}", survivors_text(&survivors)))
+        CommandError::Refused(format!("the command was ended: {reason}{}\n{output}", survivors_text(&survivors)))
     }
 }
 

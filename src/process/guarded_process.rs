@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::ServiceError;
+use super::CommandError;
 use super::command::CommandRegistry;
 use crate::domain::team::records::{GuardProcess, RunningCommand};
 use crate::platform::terminal::with_stops_blocked;
@@ -34,22 +34,22 @@ impl GuardedProcess {
     /// Starts the process, and records its process group before that. Returns its output too, if it is a pipe.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if the system lacks files, processes or memory for its
+    /// [`CommandError::Refused`] if it cannot be started; [`CommandError::Failed`] if the system lacks files, processes or memory for its
     /// guard, or if it cannot be recorded.
     pub async fn start(
         prepared: PreparedCommand,
         registry: Arc<dyn CommandRegistry>,
-    ) -> Result<(Self, Option<ChildStdout>), ServiceError> {
+    ) -> Result<(Self, Option<ChildStdout>), CommandError> {
         let mut child = with_stops_blocked(|| Command::from(prepared.process).spawn()).map_err(|error| {
             if is_resource_shortage(&error) {
-                ServiceError::Failed(format!("the command was not started: cannot start its guard: {error}"))
+                CommandError::Failed(format!("the command was not started: cannot start its guard: {error}"))
             } else {
                 not_started(&error.to_string())
             }
         })?;
         let output = child.stdout.take();
         let (Some(guard_stdin), Some(messages)) = (child.stdin.take(), child.stderr.take()) else {
-            return Err(ServiceError::Failed("the guard was started without its pipes".to_owned()));
+            return Err(CommandError::Failed("the guard was started without its pipes".to_owned()));
         };
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
         let started_ms = processes::process(pid).map_or(0, |process| process.started_ms);
@@ -78,7 +78,7 @@ impl GuardedProcess {
     }
 
     /// Sends the command spec to the guard, records the process group, and then lets the command start.
-    async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ServiceError> {
+    async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), CommandError> {
         if let Some(guard_stdin) = &mut self.guard_stdin {
             // If the guard is gone, its message is missing below.
             let _ = guard_stdin.write_all(encoded_spec).await;
@@ -93,7 +93,7 @@ impl GuardedProcess {
         self.guard_handle
             .record(group)
             .await
-            .map_err(|error| ServiceError::Failed(format!("the command was not started: cannot record it: {error}")))?;
+            .map_err(|error| CommandError::Failed(format!("the command was not started: cannot record it: {error}")))?;
         if let Some(guard_stdin) = &mut self.guard_stdin {
             // If the guard is gone, `wait_for_exit` notices it.
             let _ = guard_stdin.write_all(START_BYTE).await;
@@ -154,8 +154,8 @@ impl Drop for GuardedProcess {
     }
 }
 
-pub(super) fn not_started(reason: &str) -> ServiceError {
-    ServiceError::Refused(format!("cannot start the command: {reason}"))
+pub(super) fn not_started(reason: &str) -> CommandError {
+    CommandError::Refused(format!("cannot start the command: {reason}"))
 }
 
 /// The guard process and the record of its command. The record ends with the guard, after all processes of the command.

@@ -9,8 +9,8 @@ use crate::domain::git::worktree_state::{WorktreeReport, WorktreeState};
 use crate::ports::{Clock, IoAction, StoreError};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-use super::atomic_write::{StagedFile, sweep_temporaries};
-use super::{Durability, WORKTREE_LOCK_FILE, failed};
+use crate::stores::file::atomic_write::{StagedFile, sweep_temporaries};
+use crate::stores::file::{Durability, WORKTREE_LOCK_FILE, failed};
 
 const FOLDER: &str = ".agent";
 const FILE: &str = "state.json";

@@ -13,8 +13,8 @@ use super::command::{RepoPath, path_of};
 use super::files::{self, failed, is_folder, remove_file, remove_folder};
 use super::places::{MAKING_PREFIX, MARK_FILE, POINTER_FILE, beside, create_agent_folder};
 use crate::domain::git::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER};
+use crate::git::worktree_store::WorktreeStore;
 use crate::ports::RepositoryError;
-use crate::stores::file::worktree::WorktreeStore;
 
 /// Files of a linked git folder that the git folder of a place has not, or gets from the person's repository.
 const LINK_FILES: [&str; 4] = [POINTER_FILE, "commondir", "locked", "config.worktree"];

@@ -21,8 +21,8 @@ use crate::domain::git::dropped_lines::{REPORT_TRAILER, REVIEW_TRAILER};
 use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::git::worktree_state::{WorkStep, WorktreeState};
 use crate::domain::task::TaskId;
+use crate::git::worktree_store::WorktreeError;
 use crate::ports::{Assignment, LeftoverWork, MergeRequest, RepositoryError, Worktree, WorktreeOutcome};
-use crate::stores::file::worktree::WorktreeError;
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
