@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::external;
+use super::external::programs::tool_kind;
 use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::domain::task::Task;
 use crate::domain::task::evidence::AttemptActivity;
@@ -14,7 +14,7 @@ use crate::tools::table;
 
 /// Returns true for a call that can change something: one of Brigade's, or of an external agent.
 fn is_work(tool: &str, input: &Value) -> bool {
-    let kind = external::tool_kind(tool).unwrap_or_else(|| table::kind_of(tool));
+    let kind = tool_kind(tool).unwrap_or_else(|| table::kind_of(tool));
     kind.is_work(input["command"].as_str())
 }
 

@@ -1,40 +1,34 @@
 //! The parts of a member that every kind of agent uses: its transcript, claim and worktree, and its access to the team.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::conversation::Conversation;
-use super::permissions::PermissionRequests;
+use super::permissions::{CallNotMade, PermissionRequests};
+use super::services::AgentServices;
 use super::turn_control::{StopLevel, TurnControl};
-use super::worktree::WorktreeService;
 use super::{AgentError, TurnOutcome};
+use crate::domain::agent::permission::{PermissionCall, PermissionDecision};
 use crate::domain::agent::prompt::{AgentProfile, claimed_block};
 use crate::domain::agent::transcript::{Block, MessageRecord, PromptKind, Role, Usage};
 use crate::domain::agent::turn_count::TurnCount;
 use crate::domain::log::event::{EventKind, REPORT_TOOL, VERIFY_STEP};
-use crate::domain::log::snapshot::{MemberSnapshot, bounded_text};
 use crate::domain::task::failure_summary;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::account::Account;
 use crate::domain::team::budget::TaskCap;
 use crate::domain::team::message::{Message, MessageType};
-use crate::domain::team::phase::{ClaimRef, Phase, PhaseEvent};
-use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::phase::{ClaimRef, PhaseEvent};
+use crate::domain::team::request_text::CallDetails;
+use crate::domain::team::team_spec::MemberSpec;
 use crate::domain::time::UnixMs;
-use crate::ports::{Clock, ModelResponse, StoreError, StoreResult, Stores};
-use crate::run::accounts::Accounts;
-use crate::run::budget::{BudgetError, BudgetGuard, Reservation};
-use crate::run::event_sink::EventSink;
+use crate::ports::{ModelResponse, StoreError, StoreResult};
+use crate::run::budget::{BudgetError, Reservation};
 use crate::run::progress::{Activity, Progress};
-use crate::run::stream::OutputBroadcast;
-use crate::sandbox::Sandbox;
 use crate::service::approvals::TURN_INTERRUPTED;
 use crate::service::attempt_quota::AttemptLimit;
-use crate::service::messages::Outbox;
 use crate::service::step::Step;
 use crate::tools::{ToolContext, ToolEffect, ToolError};
 
@@ -43,78 +37,6 @@ pub(super) const ABORTED: &str = "the turn was aborted during this call";
 
 /// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
 const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Everything that the agents of a team share.
-#[derive(Clone)]
-pub struct AgentServices {
-    /// The team.
-    pub spec: Arc<TeamSpec>,
-    /// The stores.
-    pub stores: Stores,
-    /// The wall clock.
-    pub clock: Arc<dyn Clock>,
-    /// The time of the launch.
-    pub launched_at: UnixMs,
-    /// The folder of the run. With isolation, members work in worktrees.
-    pub workspace: WorkspaceAccess,
-    /// Prepares a separate worktree for each task, if the team uses isolation.
-    pub isolation: Option<WorktreeService>,
-    /// Reserves budget for requests.
-    pub budget: Arc<BudgetGuard>,
-    /// The limits of the members' accounts.
-    pub accounts: Arc<Accounts>,
-    /// Receives events.
-    pub events: EventSink,
-    /// Receives the models' output while it is streamed.
-    pub output: OutputBroadcast,
-    /// Wakes the lead when a member reports.
-    pub member_reported: Arc<tokio::sync::Notify>,
-}
-
-/// The workspace, and the bounds on what agents do in it.
-#[derive(Clone)]
-pub struct WorkspaceAccess {
-    /// Its absolute path.
-    pub root: PathBuf,
-    /// Files that no tool may write, relative to the root.
-    pub control_files: Arc<[PathBuf]>,
-    /// Confines commands.
-    pub sandbox: Sandbox,
-}
-
-impl AgentServices {
-    /// Returns the folder with the merged work: the workspace or, with isolation, the team worktree.
-    pub fn work_folder(&self) -> &Path {
-        self.isolation.as_ref().map_or(&self.workspace.root, |isolation| &isolation.team_worktree.root)
-    }
-
-    /// Returns the outbox of the messages that the harness sends.
-    pub fn outbox(&self) -> Outbox<'_> {
-        Outbox { stores: &self.stores, now: self.clock.now(), events: Some(self.events.facts()) }
-    }
-
-    /// Returns the row of a member in this phase for the event log.
-    pub fn member_row(
-        &self,
-        spec: &MemberSpec,
-        phase: Phase,
-        since: UnixMs,
-        waiting_for: Option<&WaitingFor>,
-    ) -> MemberSnapshot {
-        let used = self.budget.used_by(spec.name.as_str());
-        MemberSnapshot {
-            name: spec.name.to_string(),
-            role: bounded_text(&spec.role),
-            phase: phase.reported(),
-            task: phase.claim().map(|claim| claim.task),
-            attempt: phase.claim().map(|claim| claim.attempt),
-            since: Some(since),
-            tokens: used.tokens,
-            cost_usd: used.reported_usd(),
-            waiting_for: waiting_for.map(|reason| bounded_text(&reason.to_file_text())),
-        }
-    }
-}
 
 /// One member, as its agent sees it.
 pub struct AgentHost {
@@ -489,6 +411,20 @@ impl AgentHost {
         }
         self.context.caller.todos.lock().clear();
         Ok(())
+    }
+
+    /// Asks for permission for a call. `details` are its other arguments, such as the lines that it changes.
+    pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &CallDetails) -> Result<(), CallNotMade> {
+        match self.context.decide(call).await {
+            PermissionDecision::Allow => Ok(()),
+            PermissionDecision::Deny(reason) => Err(CallNotMade::Refused(reason)),
+            PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
+        }
+    }
+
+    /// Withdraws the member's permission requests, for which no call waits any more.
+    pub(super) async fn withdraw_permissions(&self, reason: &str) {
+        self.permission_requests.withdraw(reason).await;
     }
 }
 

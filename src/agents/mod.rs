@@ -22,11 +22,13 @@ pub mod conversation;
 pub mod external;
 pub mod host;
 mod identity;
+pub mod isolation;
 pub mod mail;
 mod message_list;
 pub mod permissions;
 mod prompt_tracker;
 pub mod runbook;
+pub mod services;
 pub mod task_start;
 pub mod token_estimate;
 mod tokenizer;
@@ -37,7 +39,8 @@ pub mod worktree;
 mod worktree_reporter;
 
 pub use external::ExternalAgent;
-pub use host::{AgentHost, AgentServices, WorkspaceAccess};
+pub use host::AgentHost;
+pub use services::{AgentServices, WorkspaceAccess};
 
 /// Does the work of one member on its task or its mail.
 ///

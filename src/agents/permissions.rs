@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::host::{AgentHost, AgentServices};
+use super::services::AgentServices;
 use super::turn_control::{StopLevel, TurnControl};
-use crate::domain::agent::permission::{PermissionCall, PermissionDecision};
+use crate::domain::agent::permission::PermissionCall;
 use crate::domain::team::approval::{ApprovalAnswer, CALL_BYTES_MAX, Request, ReviewSubject};
 use crate::domain::team::name::{Name, SYSTEM};
 use crate::domain::team::request_text::CallDetails;
@@ -54,22 +54,6 @@ pub struct PermissionRequests {
     remembered_answers: RememberedAnswers,
 }
 
-impl AgentHost {
-    /// Asks for permission for a call. `details` are its other arguments, such as the lines that it changes.
-    pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &CallDetails) -> Result<(), CallNotMade> {
-        match self.context.decide(call).await {
-            PermissionDecision::Allow => Ok(()),
-            PermissionDecision::Deny(reason) => Err(CallNotMade::Refused(reason)),
-            PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
-        }
-    }
-
-    /// Withdraws the member's permission requests, for which no call waits any more.
-    pub(super) async fn withdraw_permissions(&self, reason: &str) {
-        self.permission_requests.withdraw(reason).await;
-    }
-}
-
 impl PermissionRequests {
     /// Creates the requests of the member with this name. There are none yet.
     pub fn new(name: Name, services: Arc<AgentServices>, turn_control: Arc<TurnControl>) -> Self {
@@ -77,7 +61,7 @@ impl PermissionRequests {
     }
 
     /// Returns the person's remembered answer, or asks.
-    async fn ask(&self, call: &PermissionCall, details: &CallDetails) -> Result<(), CallNotMade> {
+    pub(super) async fn ask(&self, call: &PermissionCall, details: &CallDetails) -> Result<(), CallNotMade> {
         let key = (call.tool.clone(), call.subject.clone());
         let remembered = || self.remembered_answers.lock();
         if let Some(answer) = remembered().get(&key) {
@@ -173,7 +157,8 @@ impl PermissionRequests {
         }
     }
 
-    async fn withdraw(&self, reason: &str) {
+    /// Withdraws the member's permission requests; a failure becomes a warning.
+    pub(super) async fn withdraw(&self, reason: &str) {
         if let Err(error) = self.try_withdraw(reason).await {
             let text = format!("cannot withdraw its permission requests: {error}");
             self.services.events.warn(self.name.as_str(), text);

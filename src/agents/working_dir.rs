@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::host::{AgentHost, AgentServices};
-use super::worktree::WorktreeService;
+use super::host::AgentHost;
+use super::isolation::WorktreeService;
+use super::services::AgentServices;
 use crate::domain::agent::access::{Access, PathRule};
 use crate::domain::git::worktree_state::WorkStep;
 use crate::domain::team::member_place::{MemberPlace, MemberSituation, ReadOnly, WorkFolder};

@@ -1,18 +1,16 @@
 //! The worktrees of a team with isolation: prepares that of a claimed task, and records how an attempt leaves it.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::AgentError;
 use super::host::AgentHost;
+use super::isolation::WorktreeService;
 use super::turn_control::StopLevel;
 use super::worktree_reporter::WorktreeReporter;
-use crate::domain::agent::access::PathRule;
 use crate::domain::git::ignored_files::IgnoredFiles;
 use crate::domain::git::worktree_state::WorkStep;
 use crate::domain::log::event::EventKind;
@@ -21,13 +19,13 @@ use crate::domain::task::{Task, TaskId};
 use crate::domain::team::budget::CapReached;
 use crate::domain::team::phase::ClaimRef;
 use crate::ports::{
-    Assignment, CommandPlace, LeftoverWork, MergeRequest, Repository, RepositoryError, SetupPlace, StoreError,
-    StoreResult, TeamWorktree, Worktree, WorktreeOutcome,
+    Assignment, LeftoverWork, MergeRequest, Repository, RepositoryError, SetupPlace, StoreError, StoreResult, Worktree,
+    WorktreeOutcome,
 };
 use crate::process::CommandError;
 use crate::run::progress::Activity;
 use crate::service::completion::complete_merged;
-use crate::service::merge::{MergeQueue, TaskWorktree};
+use crate::service::merge::TaskWorktree;
 use crate::service::setup::{self, SetupError};
 
 /// The waits between the tries to create a worktree. There is one try more than waits.
@@ -38,58 +36,6 @@ const CREATION_TIMEOUT: Duration = Duration::from_secs(1800);
 const SETUP_GRACE: Duration = Duration::from_secs(60);
 /// The reason of a release during the set-up of a worktree.
 const INTERRUPTED: &str = "the set-up of its worktree was interrupted";
-
-/// The worktrees of a team with isolation.
-#[derive(Clone)]
-pub struct WorktreeService {
-    /// The repository.
-    pub repository: Arc<dyn Repository>,
-    /// The worktree of the team branch.
-    pub team_worktree: TeamWorktree,
-    /// The first port of the team worktree.
-    pub team_port_base: u16,
-    /// The queue of the team's merges.
-    pub merge_queue: Arc<MergeQueue>,
-    /// The task of the last failure to create a worktree; `None` after a success.
-    pub last_failed_task: Arc<Mutex<Option<TaskId>>>,
-    /// True if the last worktree could not be set up.
-    pub is_setup_failing: Arc<AtomicBool>,
-}
-
-impl WorktreeService {
-    /// Returns the folder where commands in this place run.
-    pub(super) fn root_of<'a>(&'a self, place: CommandPlace<'a>) -> &'a Path {
-        match place {
-            CommandPlace::Task(worktree) => &worktree.root,
-            CommandPlace::Lead | CommandPlace::NoTask => &self.team_worktree.root,
-        }
-    }
-
-    /// Returns the path rules for commands in this place. `control_files` are relative to it.
-    pub(crate) fn boundaries(&self, place: CommandPlace<'_>, control_files: &[PathBuf]) -> Vec<PathRule> {
-        let mut boundaries = self.repository.boundaries(place);
-        if place != CommandPlace::NoTask {
-            // Links and missing files are not control files; no merge takes them.
-            let is_file_or_folder =
-                |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
-            let root = self.root_of(place);
-            let controls = control_files.iter().map(|control| root.join(control)).filter(is_file_or_folder);
-            boundaries.extend(controls.map(PathRule::read_only));
-        }
-        boundaries
-    }
-
-    /// Records that no worktree could be created for this task. Returns true if the failure concerns this task only: since the last
-    /// failure of another task, a worktree was created.
-    fn record_failure(&self, task: TaskId) -> bool {
-        let before = self.last_failed_task.lock().replace(task);
-        before.is_none_or(|before| before == task)
-    }
-
-    fn record_success(&self) {
-        *self.last_failed_task.lock() = None;
-    }
-}
 
 /// The result of preparing a worktree after a claim.
 #[derive(Debug)]

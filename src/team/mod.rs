@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use crate::agents::conversation::Conversation;
 use crate::agents::external::AGENTS_FOLDER;
-use crate::agents::worktree::WorktreeService;
+use crate::agents::isolation::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
 use crate::domain::log::event::{ClaimSnapshot, Event, EventKind, Notice};
 use crate::domain::log::snapshot::bounded_text;

@@ -15,12 +15,12 @@ use async_trait::async_trait;
 
 use super::host::AgentHost;
 use super::{AgentBackend, AgentError, TurnOutcome};
-use crate::domain::agent::permission::ToolKind;
 use crate::domain::task::Task;
 use crate::domain::team::team_spec::ExternalProgram;
 use crate::ports::ToolSpec;
 use crate::run::progress::Progress;
 use crate::tools::{Tool, table};
+pub use programs::program_of;
 use protocol::AgentProgram;
 use running_agent::RunningAgent;
 use turn::ProcessEnd;
@@ -29,6 +29,7 @@ pub mod board_server;
 pub mod claude;
 mod connection;
 mod events;
+pub(super) mod programs;
 pub mod protocol;
 mod running_agent;
 mod start;
@@ -45,18 +46,6 @@ const EXCLUDED_TOOLS: [&str; 5] = ["todo", "ask", "idle", "read_inbox", "claim_t
 /// Returns true for a tool that external agents get. They have their own tools for files and commands.
 fn is_offered(tool: &str) -> bool {
     !table::kind_of(tool).is_for_files() && !EXCLUDED_TOOLS.contains(&tool)
-}
-
-/// Returns the implementation for this program.
-pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
-    match program {
-        ExternalProgram::ClaudeCode => &claude::ClaudeCode,
-    }
-}
-
-/// Returns the kind of an external agent's own tool with this name; `None` for other tools.
-pub fn tool_kind(tool: &str) -> Option<ToolKind> {
-    ExternalProgram::ALL.into_iter().find_map(|program| program_of(program).tool_kind(tool))
 }
 
 /// The agent of one member.

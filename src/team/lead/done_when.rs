@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::agents::AgentServices;
-use crate::agents::worktree::WorktreeService;
+use crate::agents::isolation::WorktreeService;
 use crate::domain::log::event::GoalCheck;
 use crate::domain::task::failure_summary;
 use crate::domain::team::name::LEAD;
