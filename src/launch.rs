@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
+use crate::api::lead_status::Pause;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::exit::Exit;
 use crate::cli::launch::{LaunchRequest, Lifetime};
 use crate::cli::pending::{self, TeamBranch, spent_budget};
-use crate::cli::running_team::pause_text;
 use crate::cli::signals::Signals;
 use crate::domain::agent::transcript::Usage;
 use crate::domain::task::NewTask;
@@ -20,6 +20,7 @@ use crate::ports::{BoardView, Stores};
 use crate::service::pending::PendingForPerson;
 use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
+use crate::ui::lead_status;
 use crate::ui::pending::PendingView;
 
 /// The hint for a person if the next request does not fit the budget. If nothing is used, a reset does not help.
@@ -122,7 +123,7 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
         let remedy = budget_remedy(usage_so_far(stores, spec).await?);
         return Ok(Some(format!("the team is paused: {spent}: {remedy}, then run `brigade state continuous`")));
     }
-    Ok(Some(pause_text(&state)))
+    Ok(Some(lead_status::pause(&Pause { is_running: true, reason: state.note })))
 }
 
 fn start_options(lifetime: Lifetime, plan: Vec<NewTask>, goal: Option<String>) -> StartOptions {

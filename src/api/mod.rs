@@ -8,12 +8,14 @@
 //! | [`workspace`] | opens the stores of a workspace, for one question or order |
 //! | [`location`] | the folder and the config of a workspace |
 //! | [`refusal`] | the answer of a function that does not do what it was asked for |
+//! | [`lead_status`] | the team that runs, and the process of its lead |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
 pub mod cost;
+pub mod lead_status;
 pub mod location;
 pub mod refusal;
 pub mod task;

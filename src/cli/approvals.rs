@@ -9,18 +9,18 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pager::page_answer;
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::worktree_name::team_branch;
 use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::team::name::HUMAN;
 use crate::domain::text::suggestion::did_you_mean;
-use crate::git::GitRepository;
 use crate::ports::StoreError;
 use crate::service;
 use crate::service::approvals::{Responder, current_approvals};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
+use crate::ui::lead_status::delivery;
 use crate::ui::text::{one_line, printable};
 use crate::ui::{approvals, diff};
 
@@ -198,7 +198,7 @@ impl Permission {
                 show_request(context, request, false).await
             }
             Some(PermissionCommand::Approve { .. } | PermissionCommand::Reject { .. })
-                if RunningTeam::of(context).await?.lead.is_none() =>
+                if LeadStatus::of(&context.workspace).await?.lead.is_none() =>
             {
                 Err(CliError::refused("cannot answer: no team runs, and a call waits only while its team runs")
                     .hint("`brigade run` continues the work; the agent asks again if it still needs the call"))
@@ -273,7 +273,7 @@ async fn show_request(context: &Context, request: &Request, is_summary: bool) ->
     let columns = output.columns;
     let renders_markdown = output.renders_markdown();
     let is_review = request.kind == RequestKind::Review;
-    let team = RunningTeam::of(context).await.ok().and_then(|running_team| running_team.team);
+    let team = LeadStatus::of(&context.workspace).await.ok().and_then(|lead_status| lead_status.team);
     let mut answer = output.answer(&RequestView::of(request), || {
         let card = approvals::card(request, now, columns, renders_markdown);
         if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
@@ -364,8 +364,8 @@ async fn answer(
     if given.message.is_none() {
         return Ok(answer);
     }
-    let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-    Ok(answer.notes(running_team.delivery_note("answer")))
+    let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
+    Ok(answer.notes(delivery(lead_status.delivery(), "answer")))
 }
 
 /// Shows a call that does not fit on one line to the person at the terminal, and asks. Returns its digest; `None` without a question.

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::location;
 use super::output::CommandAnswer;
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::git::leftovers::{KeptAttempt, KeptOptions, KeptWorktree, Leftover};
@@ -76,10 +76,10 @@ impl Clean {
     /// A team runs, or a file cannot be removed.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let workspace = context.workspace.location.workspace()?;
-        let running_team = RunningTeam::of(context).await?;
-        running_team.refuse_if_running("clean")?;
+        let lead_status = LeadStatus::of(&context.workspace).await?;
+        lead_status.refuse_if_running("clean")?;
         self.refuse_if_leased(context).await?;
-        let items = self.items(&workspace, &running_team.workers);
+        let items = self.items(&workspace, &lead_status.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         let kept = GitRepository::kept_attempts(&workspace).unwrap_or_default();
         let branches = if self.attempts { kept.as_slice() } else { &[] };

@@ -3,8 +3,8 @@
 use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
-use super::running_team::RunningTeam;
 use crate::api::cost::{Budgets, CostView};
+use crate::api::lead_status::LeadStatus;
 use crate::domain::team::budget::{LedgerEntry, LedgerRecord};
 use crate::stores::workspace::OpenMode;
 use crate::ui::cost::render;
@@ -32,17 +32,17 @@ impl Cost {
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let running_team = RunningTeam::with_state(context).await?;
-        let name = running_team.team_name(self.team.as_ref());
+        let lead_status = LeadStatus::with_state(&context.workspace).await?;
+        let name = lead_status.team_name(self.team.as_ref());
         let spec = context.workspace.location.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
             return Err(super::team::team_choice_error(context));
         };
         if self.reset {
-            reset(context, &running_team, &team).await?;
+            reset(context, &lead_status, &team).await?;
         }
         let mut totals = context.workspace.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
-        if running_team.lead.is_none() {
+        if lead_status.lead.is_none() {
             // A kill cut them off. The next launch records the same.
             totals.settle_open_requests();
         }
@@ -62,8 +62,8 @@ impl Cost {
     }
 }
 
-async fn reset(context: &Context, running_team: &RunningTeam, team: &str) -> CliResult<()> {
-    running_team.refuse_if_running("reset the counters")?;
+async fn reset(context: &Context, lead_status: &LeadStatus, team: &str) -> CliResult<()> {
+    lead_status.refuse_if_running("reset the counters")?;
     let led = context.workspace.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
     let line = LedgerRecord::new(context.workspace.now(), LedgerEntry::Reset { team: team.to_owned() });
     led.stores.ledger.append(vec![line]).await?;

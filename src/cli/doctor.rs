@@ -19,8 +19,8 @@ use super::exit::Exit;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
-use super::running_team::RunningTeam;
 use crate::api::Refusal;
+use crate::api::lead_status::LeadStatus;
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
 use crate::domain::team::team_spec::{ModelSpec, TeamSpec};
@@ -40,7 +40,7 @@ use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::workspace::OpenMode;
 use crate::team::model_connection::{ModelConnector, check_model};
-use crate::ui::lead_health;
+use crate::ui::lead_status;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 
@@ -445,10 +445,10 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 
 /// Reports a lead without heartbeats.
 async fn check_lead(context: &Context) -> Option<Finding> {
-    let lead = RunningTeam::with_state(context).await.ok()?.lead?;
+    let lead = LeadStatus::with_state(&context.workspace).await.ok()?.lead?;
     let health = lead.health(context.workspace.now())?;
-    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, lead_health::message(health));
-    Some(warn("lead", text, lead_health::hint(health, lead.pid)))
+    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, lead_status::message(health));
+    Some(warn("lead", text, lead_status::hint(health, lead.pid)))
 }
 
 #[cfg(test)]

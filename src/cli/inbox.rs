@@ -8,9 +8,8 @@ use super::error::{CliError, CliResult};
 use super::members::names_of_team;
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::domain::agent::prompt::delivered_keys;
-use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::{HUMAN, Name};
@@ -152,7 +151,7 @@ impl UnreadMail {
 
 /// The names of the running team's members, or of those of the config's only team.
 async fn members(context: &Context, stores: &Stores) -> CliResult<Vec<Name>> {
-    let team = RunningTeam::of(context).await?.spec(&context.workspace.location);
+    let team = LeadStatus::of(&context.workspace).await?.spec(&context.workspace.location);
     Ok(match team {
         Some(team) => names_of_team(&team, &stores.roster.read().await?),
         None => Vec::new(),

@@ -17,12 +17,13 @@ use super::error::{CliError, CliResult};
 use super::location;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::config::CONFIG_FILE;
 use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::Prompts;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ui::command_form::shell_word;
+use crate::ui::lead_status::pause;
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::ui::text::count;
 
@@ -132,8 +133,8 @@ impl Init {
             let next = self.next_text(&team, &folder, &plan_file);
             context.hint(&(changes_text(&changes, display, self.force) + &other_plan + &next))
         })?;
-        let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-        Ok(answer.notes(notes).notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
+        let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
+        Ok(answer.notes(notes).notes(lead_status.pause().as_ref().map(pause)).notes(nesting_note(context, &folder)))
     }
 
     /// The files of the team, relative to its folder, and their texts.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::api::task::ClaimCandidate;
 use crate::config::TeamFlags;
 use crate::domain::team::name::Name;
@@ -48,9 +48,9 @@ pub(super) fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Nam
 /// # Errors
 /// The inboxes cannot be opened.
 pub(super) async fn open_inboxes(context: &Context, stores: &Stores) -> CliResult<Option<TeamSpec>> {
-    let running_team = RunningTeam::of(context).await?;
-    let team = context.workspace.location.team_if_valid(running_team.team.as_deref());
-    if running_team.lead.is_none()
+    let lead_status = LeadStatus::of(&context.workspace).await?;
+    let team = context.workspace.location.team_if_valid(lead_status.team.as_deref());
+    if lead_status.lead.is_none()
         && let Some(team) = &team
     {
         let roster = stores.roster.read().await?;

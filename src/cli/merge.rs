@@ -7,8 +7,8 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pending::TeamBranch;
-use super::running_team::RunningTeam;
 use super::team::team_choice_error;
+use crate::api::lead_status::LeadStatus;
 use crate::domain::git::dropped_lines::short_commit;
 use crate::domain::log::event::Notice;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -56,7 +56,7 @@ impl Merge {
     }
 
     async fn selected_team(&self, context: &Context) -> CliResult<TeamSpec> {
-        let name = RunningTeam::with_state(context).await?.team_name(self.team.as_ref());
+        let name = LeadStatus::with_state(&context.workspace).await?.team_name(self.team.as_ref());
         if let Some(spec) = context.workspace.location.team_if_valid(name.as_deref()) {
             return Ok(spec);
         }
@@ -109,7 +109,7 @@ async fn merge(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> Cl
 
 /// Records that the person's branch has the team's work in another form.
 async fn record_taken(context: &Context, team: &TeamSpec, drivers: DriverOptions) -> CliResult<CommandAnswer> {
-    RunningTeam::of(context).await?.refuse_if_running("set the team branch aside")?;
+    LeadStatus::of(&context.workspace).await?.refuse_if_running("set the team branch aside")?;
     if team.merge_into.is_some() {
         let message = format!("cannot set aside {}: it is a branch of yours", one_line(team.target_branch().short()));
         return Err(CliError::refused(message).hint("move it with `git branch -f`, or remove merge_into"));

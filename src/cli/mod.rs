@@ -43,7 +43,6 @@ mod repl;
 mod replay;
 mod run_output;
 mod run_selection;
-pub(crate) mod running_team;
 mod send;
 pub(crate) mod signals;
 mod state;

@@ -5,13 +5,14 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::members;
 use super::output::CommandAnswer;
-use super::running_team::RunningTeam;
 use super::stop::next_start;
+use crate::api::lead_status::LeadStatus;
 use crate::domain::team::name::{ALL, HUMAN, Name};
 use crate::domain::team::records::MemberStatus;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
+use crate::ui::lead_status::delivery;
 use crate::ui::text::{count, join_up_to, one_line};
 
 /// The most names in a note.
@@ -85,12 +86,12 @@ impl Send {
                 answer.note(format!("{whom} is an agent of another program, and reads its mail when it asks for it"))
             );
         }
-        let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-        if running_team.has_stopped(&self.to) {
+        let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
+        if lead_status.has_stopped(&self.to) {
             let start = next_start(context, &self.to);
             return Ok(answer.note(format!("{} is stopped, and reads it later: {start}", one_line(&self.to))));
         }
-        Ok(answer.notes(running_team.delivery_note("message")))
+        Ok(answer.notes(delivery(lead_status.delivery(), "message")))
     }
 }
 

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::launch::{Lifetime, check_lead_has_model, mode_parser};
 use super::output::CommandAnswer;
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -35,7 +35,7 @@ impl State {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let is_set = self.mode.is_some();
         if self.mode == Some(Mode::RunCleanup)
-            && let Some(team) = RunningTeam::of(context).await?.spec(&context.workspace.location)
+            && let Some(team) = LeadStatus::of(&context.workspace).await?.spec(&context.workspace.location)
         {
             check_lead_has_model(&team, None, Lifetime::FollowState(self.mode))?;
         }
@@ -54,11 +54,11 @@ impl State {
                 answer.note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before")
             );
         };
-        let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-        let is_running = running_team.team.is_some();
+        let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
+        let is_running = lead_status.team.is_some();
         let waiting_for = if is_running { state.waiting_for() } else { None };
         let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
-        let text = || process_line(context, &running_team) + &text(&state) + &waiting.unwrap_or_default();
+        let text = || process_line(context, &lead_status) + &text(&state) + &waiting.unwrap_or_default();
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;
         let answer = answer.notes(state.unknown_desired_warning().map(|warning| one_line(&warning)));
         Ok(match (is_set, state.current) {
@@ -71,10 +71,10 @@ impl State {
 }
 
 /// The line that says if the team runs; empty if no team is known.
-fn process_line(context: &Context, running_team: &RunningTeam) -> String {
+fn process_line(context: &Context, lead_status: &LeadStatus) -> String {
     let only_team = || context.workspace.location.team_if_valid(None).map(|spec| spec.name.to_string());
-    let Some(team) = running_team.team_name(None).or_else(only_team) else { return String::new() };
-    format!("{} {}\n", paint(BOLD, &one_line(&team)), process(&running_team.process(&team, context.workspace.now())))
+    let Some(team) = lead_status.team_name(None).or_else(only_team) else { return String::new() };
+    format!("{} {}\n", paint(BOLD, &one_line(&team)), process(&lead_status.process(&team, context.workspace.now())))
 }
 
 fn text(state: &SharedState) -> String {

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::members;
 use super::output::CommandAnswer;
-use super::running_team::{LeadProcess, RunningTeam};
+use crate::api::lead_status::{LeadProcess, LeadStatus};
 use crate::config::{Config, TeamFlags};
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::team::name::Name;
@@ -19,6 +19,7 @@ use crate::platform::processes::EndRequest;
 use crate::ports::LeadObstacle;
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
+use crate::ui::lead_status::other_team;
 use crate::ui::text::one_line;
 
 /// The interval between checks while the team stops.
@@ -50,11 +51,11 @@ impl Stop {
     /// # Errors
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let running_team = RunningTeam::of(context).await?;
-        if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
+        let lead_status = LeadStatus::of(&context.workspace).await?;
+        if let Some(LeadObstacle { reason, remedy }) = &lead_status.lead_obstacle {
             return Err(CliError::refused(format!("cannot stop a team: {reason}")).hint(remedy));
         }
-        let Some(lead) = running_team.lead.clone() else {
+        let Some(lead) = lead_status.lead.clone() else {
             if let Some(name) = &self.name {
                 members::find_name(context, name, &[]).await?;
             }
@@ -64,16 +65,16 @@ impl Stop {
         match &self.name {
             Some(name) => {
                 let asked = ask(context, name, self.now).await;
-                asked.map_err(|error| team_as_teammate(context, &running_team, name).unwrap_or(error))
+                asked.map_err(|error| team_as_teammate(context, &lead_status, name).unwrap_or(error))
             }
-            None => self.stop_team(context, &running_team, &lead).await,
+            None => self.stop_team(context, &lead_status, &lead).await,
         }
     }
 
     async fn stop_team(
         &self,
         context: &Context,
-        running_team: &RunningTeam,
+        lead_status: &LeadStatus,
         lead: &LeadProcess,
     ) -> CliResult<CommandAnswer> {
         if lead.pid == std::process::id() {
@@ -81,7 +82,7 @@ impl Stop {
             return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
         }
         let team = &lead.team;
-        if running_team.surrounding_team_mark.is_some() {
+        if lead_status.surrounding_team_mark.is_some() {
             return Err(CliError::refused("cannot stop the team from one of its commands")
                 .hint("stop it from another terminal: `brigade stop`"));
         }
@@ -103,7 +104,7 @@ impl Stop {
                     self.wait
                 );
                 let pid = lead.pid;
-                let hint = if RunningTeam::of(context).await?.lead.is_some_and(|lead| lead.is_suspended) {
+                let hint = if LeadStatus::of(&context.workspace).await?.lead.is_some_and(|lead| lead.is_suspended) {
                     format!(
                         "it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work"
                     )
@@ -144,17 +145,20 @@ fn signal(lead: &LeadProcess, request: EndRequest) -> CliResult<()> {
 }
 
 async fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
-    Ok(RunningTeam::of(context).await?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
+    Ok(LeadStatus::of(&context.workspace).await?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
 }
 
 /// Returns the error for a team in place of a teammate.
-fn team_as_teammate(context: &Context, running_team: &RunningTeam, name: &str) -> Option<CliError> {
+fn team_as_teammate(context: &Context, lead_status: &LeadStatus, name: &str) -> Option<CliError> {
     let config = context.workspace.location.config_if_valid()?;
     let is_team = config.team_names().iter().any(|team| team.as_str() == name);
     if !is_team {
         return None;
     }
-    let note = running_team.other_team_note(name).unwrap_or_else(|| "it is the team, not a teammate".to_owned());
+    let note = match lead_status.other_lead(name) {
+        Some(lead) => other_team(lead, name),
+        None => "it is the team, not a teammate".to_owned(),
+    };
     Some(
         CliError::refused(format!("cannot stop `{}`: {note}", one_line(name)))
             .hint("`brigade stop` stops the running team"),

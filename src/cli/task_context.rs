@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::error::CliResult;
 use super::members::candidates;
-use super::running_team::RunningTeam;
+use crate::api::lead_status::LeadStatus;
 use crate::api::task::TaskContext;
 use crate::domain::task::Task;
 use crate::ports::BoardView;
@@ -43,9 +43,9 @@ async fn live_workers(context: &Context, view: &BoardView) -> Option<HashSet<Str
     if !view.tasks.values().any(|task| has_worker(task)) {
         return None;
     }
-    let running_team = RunningTeam::of(context).await.ok()?;
-    let Some(mark) = running_team.surrounding_team_mark else {
-        return Some(running_team.workers.into_iter().collect());
+    let lead_status = LeadStatus::of(&context.workspace).await.ok()?;
+    let Some(mark) = lead_status.surrounding_team_mark else {
+        return Some(lead_status.workers.into_iter().collect());
     };
     // In the team's sandbox a command does not see the workers. There, all workers of the team count as live.
     let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());

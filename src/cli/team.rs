@@ -7,8 +7,8 @@ use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, pending_view};
 use super::reminders::question_line;
-use super::running_team::RunningTeam;
 use super::task_context;
+use crate::api::lead_status::LeadStatus;
 use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
 use crate::config::TeamFlags;
 use crate::domain::task::Task;
@@ -26,6 +26,7 @@ use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, LeadObstacle};
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
+use crate::ui::lead_status as lead_text;
 use crate::ui::pending::PendingView;
 use crate::ui::style::warning;
 use crate::ui::team::render;
@@ -47,11 +48,11 @@ impl Team {
     /// # Errors
     /// The team does not exist.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let TeamStatus { team, board, waiting, running_team, spec } =
+        let TeamStatus { team, board, waiting, lead_status, spec } =
             TeamStatus::read(context, self.team.as_ref()).await?;
         let answer = context.output.answer(&team, || render(&team, context.workspace.now(), context.output.columns))?;
         let mut warnings = Vec::new();
-        if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
+        if let Some(LeadObstacle { reason, remedy }) = &lead_status.lead_obstacle {
             warnings.push(format!("{reason}; {remedy}"));
         }
         let is_running = team.process.running;
@@ -59,12 +60,12 @@ impl Team {
             warnings.push(format!("the team takes no work: {reason}"));
         }
         // The first line of a team that does not run says so, whatever its state.
-        let mut pause_note = if is_running { running_team.pause_note() } else { None };
-        let other_team = running_team.other_team_note(&team.team);
-        let stopped = if is_running { None } else { running_team.state.as_ref().and_then(stopped_run_note) };
-        if let Some(warning) = running_team.state.as_ref().and_then(SharedState::unknown_desired_warning) {
+        let mut pause = if is_running { lead_status.pause() } else { None };
+        let other_team = lead_status.other_lead(&team.team).map(|lead| lead_text::other_team(lead, &team.team));
+        let stopped = if is_running { None } else { lead_status.state.as_ref().and_then(stopped_run_note) };
+        if let Some(warning) = lead_status.state.as_ref().and_then(SharedState::unknown_desired_warning) {
             warnings.push(one_line(&warning));
-            pause_note = None;
+            pause = None;
         }
         // While the team runs, its branch grows: the end of the run names the work to take over.
         let mut team_branch = None;
@@ -79,7 +80,7 @@ impl Team {
             .notes(PendingView { team_branch, ..pending_view(&waiting) }.sentences())
             .notes(other_team.or(killed).or(stopped))
             .notes(question_notes(&waiting, &team))
-            .notes(pause_note)
+            .notes(pause.as_ref().map(lead_text::pause))
             .notes(warnings.iter().map(|text| warning(text))))
     }
 }
@@ -89,7 +90,7 @@ pub(super) struct TeamStatus {
     pub team: TeamView,
     pub board: Arc<BoardView>,
     pub waiting: PendingForPerson,
-    running_team: RunningTeam,
+    lead_status: LeadStatus,
     spec: Option<TeamSpec>,
 }
 
@@ -99,23 +100,23 @@ impl TeamStatus {
     /// # Errors
     /// The team does not exist, or the workspace cannot be read.
     pub async fn read(context: &Context, named: Option<&String>) -> CliResult<Self> {
-        let running_team = RunningTeam::with_state(context).await?;
-        let name = running_team.team_name(named);
+        let lead_status = LeadStatus::with_state(&context.workspace).await?;
+        let name = lead_status.team_name(named);
         let spec = context.workspace.location.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(team_choice_error(context));
         };
-        if spec.is_none() && named.is_some() && running_team.team.as_deref() != Some(&name) {
+        if spec.is_none() && named.is_some() && lead_status.team.as_deref() != Some(&name) {
             context.workspace.location.config()?.select(Some(&name))?;
         }
         let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
         let roster = stores.roster.read().await?;
         let board = stores.board.view().await?;
         let waiting = PendingForPerson::of(&stores).await?;
-        let process = running_team.process(&name, context.workspace.now());
-        let mut team = assemble(name, process, spec.as_ref(), &running_team, &roster, &board, &waiting);
+        let process = lead_status.process(&name, context.workspace.now());
+        let mut team = assemble(name, process, spec.as_ref(), &lead_status, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
-        Ok(Self { team, board, waiting, running_team, spec })
+        Ok(Self { team, board, waiting, lead_status, spec })
     }
 }
 
@@ -186,13 +187,13 @@ fn assemble(
     team: String,
     process: TeamProcess,
     spec: Option<&TeamSpec>,
-    running_team: &RunningTeam,
+    lead_status: &LeadStatus,
     roster: &[RosterMember],
     view: &BoardView,
     waiting: &PendingForPerson,
 ) -> TeamView {
     let is_running = process.running;
-    let reports = running_team.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
+    let reports = lead_status.state.as_ref().map(|state| state.teammates_of(&team)).unwrap_or_default();
     let mut members: Vec<MemberView> = Vec::new();
     let mut add = |name: &str, role: &str, phase: ReportedPhase| {
         if !members.iter().any(|member| member.name.eq_ignore_ascii_case(name)) {
@@ -220,7 +221,7 @@ fn assemble(
             None => {}
         }
     }
-    let state = running_team.state.as_ref();
+    let state = lead_status.state.as_ref();
     let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
         let mut lead = MemberView { name: LEAD.into(), phase: ReportedPhase::Stopped, ..MemberView::default() };
         fill(&mut lead, &*state.lead()?, is_running, view);
@@ -257,11 +258,6 @@ fn phase_of(member: &RosterMember, is_running: bool) -> ReportedPhase {
         MemberStatus::Idle => ReportedPhase::Idle,
         MemberStatus::Shutdown => ReportedPhase::Stopped,
     }
-}
-
-/// The state file's reports about the members of this team.
-pub(super) fn reports_of(state: &SharedState, team: &str) -> TeammateReports {
-    if state.team().as_deref() == Some(team) { state.teammates() } else { TeammateReports::new() }
 }
 
 /// Returns true if this member of the config is not in the running team, which has these reports. Before its first report it has none.

@@ -7,9 +7,9 @@ use super::exit::Exit;
 use super::members::candidates;
 use super::output::CommandAnswer;
 use super::pending::spent_budget;
-use super::running_team::RunningTeam;
 use super::task_context;
-use super::team::{reports_of, starts_at_next_launch};
+use super::team::starts_at_next_launch;
+use crate::api::lead_status::LeadStatus;
 use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
@@ -40,19 +40,19 @@ impl Why {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
         let view = stores.board.view().await?;
-        let running_team = RunningTeam::with_state(context).await?;
-        let team = running_team.spec(&context.workspace.location);
+        let lead_status = LeadStatus::with_state(&context.workspace).await?;
+        let team = lead_status.spec(&context.workspace.location);
         let task_context = TaskContext {
-            candidates: current_members(team.as_ref(), &running_team),
+            candidates: current_members(team.as_ref(), &lead_status),
             quarantined_tasks: stores.board.quarantined_tasks().await?,
             team: TeamCondition {
-                lead_health: running_team
+                lead_health: lead_status
                     .lead
                     .as_ref()
                     .and_then(|lead| Some((lead.health(context.workspace.now())?, lead.pid))),
-                running: running_team.team,
-                desired: running_team.desired,
-                spent_budget: match (&team, &running_team.state) {
+                running: lead_status.team,
+                desired: lead_status.desired(),
+                spent_budget: match (&team, &lead_status.state) {
                     (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
                     _ => None,
                 },
@@ -89,10 +89,10 @@ fn dropped_line_reasons(context: &Context, task: Option<&Task>) -> Vec<String> {
 
 /// The members as they are now: in a running team, without those that stopped or are new in the config, and with those that its lead
 /// added.
-fn current_members(team: Option<&TeamSpec>, running_team: &RunningTeam) -> Vec<ClaimCandidate> {
+fn current_members(team: Option<&TeamSpec>, lead_status: &LeadStatus) -> Vec<ClaimCandidate> {
     let mut candidates = team.map(candidates).unwrap_or_default();
-    let (Some(name), Some(state)) = (&running_team.team, &running_team.state) else { return candidates };
-    let reports = reports_of(state, name);
+    let (Some(name), Some(state)) = (&lead_status.team, &lead_status.state) else { return candidates };
+    let reports = state.teammates_of(name);
     for candidate in &mut candidates {
         if starts_at_next_launch(team, &reports, &candidate.name) {
             candidate.presence = Presence::NextLaunch;

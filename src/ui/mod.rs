@@ -8,7 +8,7 @@ pub mod command_form;
 pub mod cost;
 pub mod diff;
 pub mod evidence;
-pub mod lead_health;
+pub mod lead_status;
 pub mod live;
 pub mod markdown;
 pub mod pending;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::cost::grouped;
-use super::lead_health;
+use super::lead_status;
 use super::live::{self, VisibleStatus};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
@@ -33,8 +33,8 @@ fn state_text(state: &TeamState) -> Option<String> {
 pub fn process(process: &TeamProcess) -> String {
     match (process.pid, process.health) {
         (Some(pid), Some(health)) => {
-            let message = format!("{} (pid {pid})", lead_health::message(health));
-            format!("{}\n{}", paint(BAD, &message), paint(DIM, &lead_health::hint(health, pid)))
+            let message = format!("{} (pid {pid})", lead_status::message(health));
+            format!("{}\n{}", paint(BAD, &message), paint(DIM, &lead_status::hint(health, pid)))
         }
         (Some(pid), None) if process.running => paint(GOOD, &format!("is running (pid {pid})")),
         _ if process.running => paint(GOOD, "is running"),

@@ -13,7 +13,7 @@ pub use completed::worktree_location;
 
 use super::command_form::shell_word;
 use super::cost::grouped;
-use super::lead_health;
+use super::lead_status;
 use super::text::{self, ago, count, one_line};
 use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::domain::task::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
@@ -465,8 +465,8 @@ fn team_reason(team: &TeamCondition) -> Option<Reason> {
 
 fn silent_lead(team: &TeamCondition) -> Option<Reason> {
     let (health, pid) = team.lead_health?;
-    let text = format!("The team's process (pid {pid}) {}.", lead_health::message(health));
-    Some(reason("silent", text).hint(lead_health::hint(health, pid)))
+    let text = format!("The team's process (pid {pid}) {}.", lead_status::message(health));
+    Some(reason("silent", text).hint(lead_status::hint(health, pid)))
 }
 
 /// Returns the members that can claim a task without obstacles, and the number of tasks they claim before it.

@@ -11,6 +11,7 @@ use super::{assert_no_complaints, text_of};
 const LAYERS: &[(&str, &str, &str)] = &[
     ("main",   "cli",      "hands over what was typed, and launches what it asks for"),
     ("main",   "embed",    "launches teams"),
+    ("main",   "api",      "what waits for the person, and why a team is paused"),
     ("main",   "team",     "how a team begins and ends"),
     ("main",   "ui",       "words of others on one line"),
     ("main",   "ports",    "the board that is shown in the end"),
@@ -34,6 +35,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("api",    "stores",   "opens the workspace, for every front end"),
     ("api",    "ports",    "the stores that it opens, and their errors"),
     ("api",    "domain",   "the vocabulary"),
+    ("api",    "platform", "says if the process of a lead runs"),
     ("api",    "sandbox",  "the sandbox of commands in the workspace"),
     ("api",    "ui",       "quotes names in the hints of refusals, until next steps are data"),
     ("cli",    "api",      "asks and orders everything in a workspace"),

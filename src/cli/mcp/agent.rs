@@ -6,16 +6,19 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
 use super::tools::McpToolEntry;
+use crate::api::lead_status::LeadStatus;
 use crate::cli::arguments::ActingAs;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::inbox::UnreadMail;
 use crate::cli::output::{Color, Output};
-use crate::cli::running_team::RunningTeam;
 use crate::domain::task::TaskId;
 use crate::domain::task::transition::{Actor, ActorKind, Change};
 use crate::domain::team::name::Name;
+use crate::domain::team::name::Name;
 use crate::domain::team::phase::ClaimRef;
+use crate::domain::team::phase::ClaimRef;
+use crate::domain::team::records::{MemberStatus, RosterMember, StartedBy};
 use crate::domain::team::records::{MemberStatus, RosterMember, StartedBy};
 use crate::ports::{StoreError, Stores};
 use crate::stores::workspace::OpenMode;
@@ -112,7 +115,7 @@ impl OutsideAgent {
     async fn report(&self, context: &Context, stores: &Stores, status: MemberStatus) -> CliResult<()> {
         let role = if self.capabilities.is_empty() { ROLE_DEFAULT.to_owned() } else { self.capabilities.join(", ") };
         let row = RosterMember { name: self.name.to_string(), role, status, started_by: StartedBy::Outside };
-        let team = RunningTeam::of(context).await?.spec(&context.workspace.location);
+        let team = LeadStatus::of(&context.workspace).await?.spec(&context.workspace.location);
         let team = team.map(|team| team.name.to_string()).unwrap_or_default();
         Ok(stores.roster.report(&team, &[row]).await?)
     }

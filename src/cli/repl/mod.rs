@@ -19,8 +19,8 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::{Color, Output};
 use super::run_output::RunOutput;
-use super::running_team::RunningTeam;
 use super::signals::{Signals, save_terminal};
+use crate::api::lead_status::LeadStatus;
 use crate::domain::team::state::Mode;
 use crate::team::handle::{TeamHandle, TeamOutcome};
 use crate::ui::style::{DIM, paint};
@@ -53,7 +53,7 @@ impl Repl {
         run_output: &mut RunOutput,
         signals: &mut Signals,
     ) -> CliResult<TeamOutcome> {
-        let desired = RunningTeam::with_state(&self.context).await?.desired;
+        let desired = LeadStatus::with_state(&self.context.workspace).await?.desired();
         let is_paused = desired == Some(Mode::Pause);
         let empty_line = Arc::new(Mutex::new(EmptyLine { is_paused, ..EmptyLine::default() }));
         let history =

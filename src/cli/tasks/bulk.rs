@@ -2,13 +2,13 @@
 //! wrong number changes nothing. If a change fails after others, the error names the tasks that were changed.
 
 use super::change::past_participle;
+use crate::api::lead_status::LeadStatus;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::members::candidates;
-use crate::cli::running_team::RunningTeam;
-use crate::domain::task::transition::{Action, Actor, permit};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{Board, StoreError, StoreResult};
+use crate::ui::lead_status::pause;
 use crate::ui::style::warning;
 use crate::ui::text::{join_up_to, one_line};
 use crate::ui::why::no_capable_member;
@@ -53,14 +53,14 @@ pub(super) async fn change_each(
 
 /// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
 pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
-    let running_team = RunningTeam::with_state(context).await.unwrap_or_default();
-    let candidates = running_team.spec(&context.workspace.location).as_ref().map(candidates).unwrap_or_default();
+    let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
+    let candidates = lead_status.spec(&context.workspace.location).as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
         let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);
         Some(warning(&one_line(&text)))
     };
-    open.filter_map(note).chain(running_team.pause_note()).collect()
+    open.filter_map(note).chain(lead_status.pause().as_ref().map(pause)).collect()
 }
 
 /// Joins the errors into one, with the first hint.

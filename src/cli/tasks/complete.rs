@@ -7,20 +7,22 @@ use tokio::sync::watch;
 
 use super::change::{change_text, holder_or_person, refusal};
 use super::show::document;
+use crate::api::lead_status::LeadStatus;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::consent;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::members;
 use crate::cli::output::CommandAnswer;
-use crate::cli::running_team::RunningTeam;
-use crate::domain::git::worktree_name::{WorktreeName, team_folder};
 use crate::domain::task::failure_summary;
-use crate::domain::task::transition::{Action, Actor, ActorKind, permit};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::name::HUMAN;
+use crate::domain::team::name::HUMAN;
+use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::records::RunningCommand;
+use crate::domain::team::records::RunningCommand;
+use crate::domain::team::state::TeammateReport;
 use crate::domain::team::state::TeammateReport;
 use crate::domain::team::team_spec::{Isolation, TeamSpec, ToolLimits};
 use crate::embed::SystemClock;
@@ -211,7 +213,7 @@ fn work_inspector(context: &Context, team: &TeamSpec) -> CliResult<GitWorkInspec
 async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Actor) -> CliResult<Option<String>> {
     let Some(required) = &team.review else { return Ok(None) };
     members::open_inboxes(context, stores).await?;
-    let running = RunningTeam::with_state(context).await?;
+    let running = LeadStatus::with_state(&context.workspace).await?;
     let (Some(state), Some(_)) = (running.state, running.lead) else {
         // Without a running team no member answers, so a person does.
         return Ok(Some(HUMAN.to_owned()));

@@ -338,6 +338,11 @@ impl SharedState {
         self.document.get("teammates").ok().flatten().unwrap_or_default()
     }
 
+    /// The status of each teammate of this team; empty if another team made the last report.
+    pub fn teammates_of(&self, team: &str) -> TeammateReports {
+        if self.team().as_deref() == Some(team) { self.teammates() } else { TeammateReports::new() }
+    }
+
     /// Returns the name of the last reporting team.
     pub fn team(&self) -> Option<String> {
         self.document.get("team").ok().flatten()

@@ -1,14 +1,14 @@
-//! The team that runs in a workspace, and the process of its lead, as a command sees them.
+//! The team that runs in a workspace, and the process of its lead.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::context::Context;
-use super::error::{CliError, CliResult};
-use super::exit::Exit;
-use super::team::reports_of;
-use crate::api::Location;
-use crate::api::team::{LeadHealth, TeamProcess};
+use serde::Serialize;
+
+use super::location::Location;
+use super::refusal::{ApiResult, Refusal, RefusalCode};
+use super::team::{LeadHealth, TeamProcess};
+use super::workspace::Workspace;
 use crate::domain::team::records::LeadRecord;
 use crate::domain::team::state::{Mode, SharedState};
 use crate::domain::team::team_spec::TeamSpec;
@@ -51,9 +51,30 @@ impl LeadProcess {
     }
 }
 
+/// The time at which a member reads a message that is sent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// At the next turn, or at once if the member is idle.
+    Now,
+    /// When a person or a program ends the pause of the team.
+    AfterPause,
+    /// When a team is launched.
+    AtNextLaunch,
+}
+
+/// A team whose desired state is `pause`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pause {
+    /// True if the team runs. Otherwise the pause concerns its next launch.
+    pub is_running: bool,
+    /// The reason in the state file; can be empty.
+    pub reason: String,
+}
+
 /// The team that runs in a workspace, and the contents of its state file.
 #[derive(Debug, Clone, Default)]
-pub struct RunningTeam {
+pub struct LeadStatus {
     /// The name of the team.
     pub team: Option<String>,
     /// The process of its lead.
@@ -65,13 +86,11 @@ pub struct RunningTeam {
     pub surrounding_team_mark: Option<String>,
     /// The obstacle that keeps every team from running, if there is one.
     pub lead_obstacle: Option<LeadObstacle>,
-    /// The desired state.
-    pub desired: Option<Mode>,
     /// The state file.
     pub state: Option<SharedState>,
 }
 
-impl RunningTeam {
+impl LeadStatus {
     /// The team that a command is about: the named one, the running one, or the last one that ran.
     pub fn team_name(&self, named: Option<&String>) -> Option<String> {
         named.or(self.team.as_ref()).cloned().or_else(|| self.state.as_ref()?.team())
@@ -90,73 +109,74 @@ impl RunningTeam {
         }
     }
 
-    /// Returns the note that another team runs than the one of this name.
-    pub fn other_team_note(&self, name: &str) -> Option<String> {
-        let lead = self.lead.as_ref().filter(|lead| lead.team != name)?;
-        Some(format!("team `{}` (pid {}) runs here; `{}` does not", one_line(&lead.team), lead.pid, one_line(name)))
+    /// The lead of another team than the one of this name, if one runs.
+    pub fn other_lead(&self, team: &str) -> Option<&LeadProcess> {
+        self.lead.as_ref().filter(|lead| lead.team != team)
+    }
+
+    /// The desired state, if the state file was read and exists.
+    pub fn desired(&self) -> Option<Mode> {
+        Some(self.state.as_ref()?.desired)
     }
 
     /// Returns true if the member of the running team was stopped or died. The state must be known.
     pub fn has_stopped(&self, name: &str) -> bool {
         let (Some(team), Some(state)) = (&self.team, &self.state) else { return false };
-        let mut reports = reports_of(state, team).into_iter();
+        let mut reports = state.teammates_of(team).into_iter();
         reports.any(|(known, report)| known.eq_ignore_ascii_case(name) && report.is_gone())
     }
 
-    /// Returns the time at which `what` is delivered, if that is not now. The state must be known.
-    pub fn delivery_note(&self, what: &str) -> Option<String> {
-        match (&self.team, self.desired) {
-            (None, _) => Some(format!("no team runs: the {what} is delivered at the next launch")),
-            (Some(_), Some(Mode::Pause)) => {
-                Some(format!("the team is paused: the {what} is read after `brigade state continuous`"))
-            }
-            (Some(_), _) => None,
+    /// Returns when a message to a member is read. The state must be known.
+    pub fn delivery(&self) -> Delivery {
+        match (&self.team, self.desired()) {
+            (None, _) => Delivery::AtNextLaunch,
+            (Some(_), Some(Mode::Pause)) => Delivery::AfterPause,
+            (Some(_), _) => Delivery::Now,
         }
     }
 
-    /// Returns the commands that end the pause, if the desired state is `pause`. The state must be known.
-    pub fn pause_note(&self) -> Option<String> {
+    /// Returns the pause, if the desired state is `pause`. The state must be known.
+    pub fn pause(&self) -> Option<Pause> {
         let state = self.state.as_ref().filter(|state| state.desired == Mode::Pause)?;
-        Some(if self.team.is_some() { pause_text(state) } else { pause_text_before_launch(state) })
+        Some(Pause { is_running: self.team.is_some(), reason: state.note.clone() })
     }
 
     /// Refuses an action that needs a workspace without a running team.
     ///
     /// # Errors
     /// A team runs.
-    pub fn refuse_if_running(&self, action: &str) -> CliResult<()> {
+    pub fn refuse_if_running(&self, action: &str) -> ApiResult<()> {
         let Some(lead) = &self.lead else { return Ok(()) };
         let message = format!("cannot {action}: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-        Err(CliError { exit: Exit::AlreadyLed, ..CliError::refused(message) }.hint("`brigade stop`"))
+        Err(Refusal { code: RefusalCode::AlreadyLed, ..Refusal::refused(message) }.next("`brigade stop`"))
     }
 
     /// The running team, if there is one, and the contents of the state file.
     ///
     /// # Errors
     /// The workspace does not exist or cannot be read.
-    pub async fn with_state(context: &Context) -> CliResult<Self> {
-        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
+    pub async fn with_state(workspace: &Workspace) -> ApiResult<Self> {
+        let stores = workspace.stores(OpenMode::ReadOnly).await?;
         let state = stores.state.read().await?;
-        let mut running_team = Self::in_stores(&stores, context).await?;
-        if let Some(lead) = &mut running_team.lead {
+        let mut lead_status = Self::in_stores(&stores, workspace).await?;
+        if let Some(lead) = &mut lead_status.lead {
             // The newer heartbeat counts: the state file has one, and the worker's record has one.
             lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat_in(state, &lead.team)));
         }
-        Ok(Self { desired: state.as_ref().map(|state| state.desired), state, ..running_team })
+        Ok(Self { state, ..lead_status })
     }
 
     /// The running team, if there is one, without the state file.
     ///
     /// # Errors
     /// The workspace does not exist or cannot be read.
-    pub async fn of(context: &Context) -> CliResult<Self> {
-        Self::in_stores(&context.workspace.stores(OpenMode::ReadOnly).await?, context).await
+    pub async fn of(workspace: &Workspace) -> ApiResult<Self> {
+        Self::in_stores(&workspace.stores(OpenMode::ReadOnly).await?, workspace).await
     }
 
-    async fn in_stores(stores: &Stores, context: &Context) -> CliResult<Self> {
+    async fn in_stores(stores: &Stores, workspace: &Workspace) -> ApiResult<Self> {
         // Outside of a team's commands there is no such mark.
-        let surrounding_mark =
-            context.workspace.location.environment().variables.get(WORKER_VARIABLE).map(String::as_str);
+        let surrounding_mark = workspace.location.environment().variables.get(WORKER_VARIABLE).map(String::as_str);
         let live = stores.workers.survey(&BTreeSet::new()).await?.live;
         let leader = match stores.leadership.current().await? {
             CurrentLead::Obstructed(obstacle) => {
@@ -187,23 +207,6 @@ impl RunningTeam {
         let team = lead.as_ref().map(|lead| lead.team.clone());
         Ok(Self { team, lead, workers: live.into_keys().collect(), surrounding_team_mark, ..Self::default() })
     }
-}
-
-/// The pause of a running team and its end.
-pub fn pause_text(state: &SharedState) -> String {
-    format!("agent_state.json pauses the team{}; run `brigade state continuous` to continue", reason_in_brackets(state))
-}
-
-/// The effect of a pause on the next launch.
-fn pause_text_before_launch(state: &SharedState) -> String {
-    let reason = reason_in_brackets(state);
-    format!(
-        "agent_state.json says pause{reason}: `brigade run` works all the same, `brigade up` waits for `brigade state continuous`"
-    )
-}
-
-fn reason_in_brackets(state: &SharedState) -> String {
-    if state.note.is_empty() { String::new() } else { format!(" ({})", one_line(&state.note)) }
 }
 
 /// The newest heartbeat of the team in the state file.
