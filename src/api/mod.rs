@@ -9,6 +9,8 @@
 //! | [`location`] | the folder and the config of a workspace |
 //! | [`refusal`] | the answer of a function that does not do what it was asked for |
 //! | [`lead_status`] | the team that runs, and the process of its lead |
+//! | [`members`] | the members of the teams: their names, their inboxes, and their claims |
+//! | [`run`] | the runs in the event log, and the choice of one |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
@@ -17,7 +19,9 @@
 pub mod cost;
 pub mod lead_status;
 pub mod location;
+pub mod members;
 pub mod refusal;
+pub mod run;
 pub mod task;
 pub mod team;
 pub mod trust;

@@ -6,9 +6,9 @@ use clap::{Arg, Command};
 use super::commands::{about, root, value_name};
 use super::context::Context;
 use super::error::CliResult;
-use super::members;
 use super::output::CommandAnswer;
 use super::{Global, on_one_thread};
+use crate::api::members;
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::{ALL, HUMAN, LEAD};
 use crate::service::approvals::current_approvals;
@@ -307,7 +307,7 @@ impl WorkspaceVocabulary {
     }
 
     async fn names(&self, more: &[&str]) -> CliResult<Vec<Candidate>> {
-        let mut names = members::all_names(&self.context).await;
+        let mut names = members::all_names(&self.context.workspace).await;
         names.sort();
         let names = names.iter().map(String::as_str).chain(more.iter().copied());
         Ok(names.map(|name| Candidate::new(one_line(name), "")).collect())

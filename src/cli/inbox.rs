@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::members::names_of_team;
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
 use crate::api::lead_status::LeadStatus;
+use crate::api::members::names_of_team;
 use crate::domain::agent::prompt::delivered_keys;
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};

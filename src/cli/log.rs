@@ -8,11 +8,12 @@ use clap::builder::PossibleValuesParser;
 use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::members;
 use super::output::{CommandAnswer, Output};
-use super::run_selection::{self, Instant, Run, RunChoice};
+use crate::api::members;
+use crate::api::run::{self, Instant, Run, RunChoice};
 use crate::domain::log::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
+use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::time::UnixMs;
 use crate::stores::workspace::OpenMode;
@@ -84,9 +85,9 @@ impl Log {
         let run = RunStart::default();
         let members = BTreeSet::new();
         let mut filter = EventFilter { log: &self, now: context.workspace.now(), run, last_seq: None, members };
-        let mut reader = run_selection::reader(context, choice).await?;
+        let mut reader = run::reader(&context.workspace, choice).await?;
         let events = match choice {
-            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth).await?.events,
+            RunChoice::Nth(nth @ 2..) => run::nth(&context.workspace, nth).await?.events,
             _ => reader.read_new().await?,
         };
         let mut events = filter.choose(events);
@@ -132,7 +133,7 @@ impl Log {
     /// Refuses a teammate or a task that does not exist. `subjects` are those of the tasks on the board.
     async fn check_names(&self, context: &Context, subjects: &BTreeMap<TaskId, String>) -> CliResult<()> {
         if let Some(name) = &self.teammate {
-            members::find_name(context, name, &[LEAD, HUMAN]).await?;
+            members::find_name(&context.workspace, name, &[LEAD, HUMAN]).await?;
         }
         match self.task {
             Some(task) if !subjects.contains_key(&task) => {
@@ -276,7 +277,7 @@ fn last_lines(text: &str, count: usize) -> &str {
 
 /// Lists the runs in the log.
 async fn list(context: &Context) -> CliResult<CommandAnswer> {
-    let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
+    let runs = run::split(run::reader(&context.workspace, RunChoice::All).await?.read_new().await?);
     let shown: Vec<serde_json::Value> = runs.iter().rev().map(as_json).collect();
     let now = context.workspace.now();
     let answer = context.output.answer(&shown, || {

@@ -31,7 +31,6 @@ mod location;
 mod log;
 mod logging;
 mod mcp;
-mod members;
 mod merge;
 mod nesting;
 mod output;

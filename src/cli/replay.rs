@@ -12,8 +12,8 @@ use super::arguments::task_id;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::{Color, CommandAnswer, Output};
-use super::run_selection::{self, Moment, Run, RunChoice};
 use super::tasks::show::document;
+use crate::api::run::{self, Moment, Run, RunChoice};
 use crate::domain::log::event::EventKind;
 use crate::domain::log::replay::ReplayState;
 use crate::domain::task::TaskId;
@@ -70,7 +70,7 @@ impl Replay {
         let RunChoice::Nth(nth) = self.run else {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
-        let run = &run_selection::nth(context, nth).await?;
+        let run = &run::nth(&context.workspace, nth).await?;
         let replay = RunReplay { run, now: context.workspace.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
             let from = self.from.unwrap_or(Moment::First).index_in(run, replay.now)?;

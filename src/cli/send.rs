@@ -3,10 +3,10 @@
 use super::arguments::text_or_stdin;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::members;
 use super::output::CommandAnswer;
 use super::stop::next_start;
 use crate::api::lead_status::LeadStatus;
+use crate::api::members;
 use crate::domain::team::name::{ALL, HUMAN, Name};
 use crate::domain::team::records::MemberStatus;
 use crate::domain::team::team_spec::TeamSpec;
@@ -39,7 +39,7 @@ impl Send {
             return Err(CliError::usage("cannot send an empty message"));
         }
         let stores = context.workspace.stores(OpenMode::Write).await?;
-        let team = members::open_inboxes(context, &stores).await?;
+        let team = members::open_inboxes(&context.workspace, &stores).await?;
         let mut is_outside = false;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
         let members = match &team {

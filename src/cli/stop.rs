@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep};
 use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::members;
 use super::output::CommandAnswer;
 use crate::api::lead_status::{LeadProcess, LeadStatus};
+use crate::api::members;
 use crate::config::{Config, TeamFlags};
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::team::name::Name;
@@ -57,7 +57,7 @@ impl Stop {
         }
         let Some(lead) = lead_status.lead.clone() else {
             if let Some(name) = &self.name {
-                members::find_name(context, name, &[]).await?;
+                members::find_name(&context.workspace, name, &[]).await?;
             }
             let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
             return Ok(done.note("no team runs in this workspace"));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::error::CliResult;
-use super::members::candidates;
 use crate::api::lead_status::LeadStatus;
+use crate::api::members::candidates;
 use crate::api::task::TaskContext;
 use crate::domain::task::Task;
 use crate::ports::BoardView;

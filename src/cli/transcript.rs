@@ -3,9 +3,9 @@
 use super::arguments::number;
 use super::context::Context;
 use super::error::CliResult;
-use super::members;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
+use crate::api::members;
 use crate::domain::team::name::LEAD;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -34,7 +34,7 @@ impl Transcript {
     /// There is no such member, or its transcript cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
-        let name = &members::find_name(context, &self.name, &[LEAD]).await?;
+        let name = &members::find_name(&context.workspace, &self.name, &[LEAD]).await?;
         let records = stores.transcripts.load(name).await?;
         let hidden = records.len().saturating_sub(usize::try_from(self.last).unwrap_or(usize::MAX));
         let output = context.output;

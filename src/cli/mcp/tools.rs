@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::OutsideAgent;
+use crate::api::members;
 use crate::cli::arguments::acting_name;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::inbox::{UnreadMail, render_messages};
-use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::cli::tasks::add::add;
 use crate::cli::tasks::change::{change, holder_or_person};
@@ -285,7 +285,7 @@ impl AgentTool for SendMessage {
             return Err(CliError::usage("cannot send an empty message"));
         }
         let stores = context.workspace.stores(OpenMode::Write).await?;
-        let members = match members::open_inboxes(context, &stores).await? {
+        let members = match members::open_inboxes(&context.workspace, &stores).await? {
             Some(team) => members::names_of_team(&team, &stores.roster.read().await?),
             None => Vec::new(),
         };

@@ -2,10 +2,10 @@
 
 use super::bulk::waiting_notes;
 use super::show::document;
+use crate::api::members;
 use crate::cli::arguments::{ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::transition::{Actor, TaskEdit};
 use crate::domain::task::{NewTask, TaskId};
@@ -48,7 +48,7 @@ impl TaskOptions {
     /// Returns the options as an edit.
     pub(super) async fn edit(self, context: &Context) -> CliResult<TaskEdit> {
         if let Some(owner) = self.owner.as_deref().filter(|owner| !owner.is_empty()) {
-            check_owner(owner, &members::all_names(context).await)?;
+            check_owner(owner, &members::all_names(&context.workspace).await)?;
         }
         Ok(TaskEdit {
             description: self.description.map(text_or_stdin).transpose()?,

@@ -3,9 +3,9 @@
 
 use super::change::past_participle;
 use crate::api::lead_status::LeadStatus;
+use crate::api::members::candidates;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::members::candidates;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{Board, StoreError, StoreResult};
 use crate::ui::lead_status::pause;

@@ -8,11 +8,11 @@ use tokio::sync::watch;
 use super::change::{change_text, holder_or_person, refusal};
 use super::show::document;
 use crate::api::lead_status::LeadStatus;
+use crate::api::members;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::consent;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::members;
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::failure_summary;
 use crate::domain::task::{Task, TaskId};
@@ -212,7 +212,7 @@ fn work_inspector(context: &Context, team: &TeamSpec) -> CliResult<GitWorkInspec
 /// Returns the reviewer of the work, if the team reviews its tasks: a fit member of the running team, or else a person.
 async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Actor) -> CliResult<Option<String>> {
     let Some(required) = &team.review else { return Ok(None) };
-    members::open_inboxes(context, stores).await?;
+    members::open_inboxes(&context.workspace, stores).await?;
     let running = LeadStatus::with_state(&context.workspace).await?;
     let (Some(state), Some(_)) = (running.state, running.lead) else {
         // Without a running team no member answers, so a person does.

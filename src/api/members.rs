@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::context::Context;
-use super::error::{CliError, CliResult};
-use crate::api::lead_status::LeadStatus;
-use crate::api::task::ClaimCandidate;
+use super::lead_status::LeadStatus;
+use super::refusal::{ApiResult, Refusal};
+use super::task::ClaimCandidate;
+use super::workspace::Workspace;
 use crate::config::TeamFlags;
 use crate::domain::team::name::Name;
 use crate::domain::team::records::RosterMember;
@@ -19,7 +19,7 @@ use crate::ui::text::{join_up_to, one_line};
 const NAMES_MAX: usize = 20;
 
 /// The members that could claim tasks if this team ran.
-pub(super) fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
+pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
     let candidate = |member: &MemberSpec| ClaimCandidate {
         scope: team.task_scope(member),
         ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
@@ -29,7 +29,7 @@ pub(super) fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
 
 /// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
 /// The lead is left out.
-pub(super) fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
+pub fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
     let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
     let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
     let mut names: Vec<Name> = Vec::new();
@@ -47,9 +47,9 @@ pub(super) fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Nam
 ///
 /// # Errors
 /// The inboxes cannot be opened.
-pub(super) async fn open_inboxes(context: &Context, stores: &Stores) -> CliResult<Option<TeamSpec>> {
-    let lead_status = LeadStatus::of(&context.workspace).await?;
-    let team = context.workspace.location.team_if_valid(lead_status.team.as_deref());
+pub async fn open_inboxes(workspace: &Workspace, stores: &Stores) -> ApiResult<Option<TeamSpec>> {
+    let lead_status = LeadStatus::of(workspace).await?;
+    let team = workspace.location.team_if_valid(lead_status.team.as_deref());
     if lead_status.lead.is_none()
         && let Some(team) = &team
     {
@@ -61,15 +61,15 @@ pub(super) async fn open_inboxes(context: &Context, stores: &Stores) -> CliResul
 
 /// The names of the teammates: first the members in the config, then those in the roster, which also has teammates that a lead
 /// spawned.
-pub(super) async fn all_names(context: &Context) -> Vec<String> {
+pub async fn all_names(workspace: &Workspace) -> Vec<String> {
     let mut names = Vec::new();
-    if let Some(config) = context.workspace.location.config_if_valid() {
+    if let Some(config) = workspace.location.config_if_valid() {
         for team in config.team_names() {
             let Ok(team) = config.team(&team, &TeamFlags::default()) else { continue };
             names.extend(team.spec.members.iter().map(|member| member.name.to_string()));
         }
     }
-    if let Ok(stores) = context.workspace.stores(OpenMode::ReadOnly).await {
+    if let Ok(stores) = workspace.stores(OpenMode::ReadOnly).await {
         let roster = stores.roster.read().await.unwrap_or_default();
         names.extend(roster.into_iter().map(|member| member.name));
     }
@@ -82,9 +82,9 @@ pub(super) async fn all_names(context: &Context) -> Vec<String> {
 ///
 /// # Errors
 /// There is no such member.
-pub(super) async fn find_name(context: &Context, typed: &str, others: &[&str]) -> CliResult<String> {
+pub async fn find_name(workspace: &Workspace, typed: &str, others: &[&str]) -> ApiResult<String> {
     let typed = typed.trim_start_matches('@');
-    let mut names = all_names(context).await;
+    let mut names = all_names(workspace).await;
     names.extend(others.iter().map(|name| (*name).to_owned()));
     if let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(typed)) {
         return Ok(name.clone());
@@ -94,6 +94,6 @@ pub(super) async fn find_name(context: &Context, typed: &str, others: &[&str]) -
     }
     let known = one_line(&join_up_to(names.iter(), NAMES_MAX));
     let message = format!("cannot find the teammate `{}`: there are {known}", one_line(typed));
-    let hint = did_you_mean(typed, names.iter().map(String::as_str));
-    Err(CliError { hint, ..CliError::refused(message) })
+    let next = did_you_mean(typed, names.iter().map(String::as_str));
+    Err(Refusal { next, ..Refusal::refused(message) })
 }
