@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
+use crate::api::cost::spent_budget;
 use crate::api::lead_status::Pause;
+use crate::api::merge::TeamBranch;
+use crate::api::pending::PendingView;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::exit::Exit;
 use crate::cli::launch::{LaunchRequest, Lifetime};
-use crate::cli::pending::{self, TeamBranch, spent_budget};
 use crate::cli::signals::Signals;
 use crate::domain::agent::transcript::Usage;
 use crate::domain::task::NewTask;
@@ -21,7 +23,8 @@ use crate::service::pending::PendingForPerson;
 use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
 use crate::ui::lead_status;
-use crate::ui::pending::PendingView;
+use crate::ui::pending::{PendingNotes, team_branch as team_branch_text, uncommitted};
+use crate::ui::text::one_line;
 
 /// The hint for a person if the next request does not fit the budget. If nothing is used, a reset does not help.
 fn budget_remedy(used: Usage) -> String {
@@ -60,8 +63,8 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
         run_output.note(warning);
     }
     run_output.add_initial_state(&*stores.board.view().await?, &PendingForPerson::of(&stores).await?);
-    let uncommitted = team_branch.as_ref().and_then(|branch| branch.uncommitted(open.sandbox().clone()));
-    if let Some(text) = uncommitted {
+    let paths = team_branch.as_ref().and_then(|branch| branch.uncommitted(open.sandbox().clone()).ok());
+    if let Some(text) = uncommitted(&paths.unwrap_or_default()) {
         run_output.note(&text);
     }
     let mut signals = Signals::listen(launch.repl.is_some())?;
@@ -72,12 +75,12 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
         Some(repl) => repl.follow(&mut team, &mut run_output, &mut signals).await?,
         None => {
             // The launch has reported merges that the branch lacks.
-            run_output.print_pending(&pending_view(&stores, team_branch.as_ref(), None).await?);
+            run_output.print_pending(&pending_notes(&stores, team_branch.as_ref(), None).await?);
             run_output.follow(&mut team, &mut signals, &stores).await?
         }
     };
     let view = stores.board.view().await?;
-    let pending = pending_view(&stores, team_branch.as_ref(), Some(&view)).await?;
+    let pending = pending_notes(&stores, team_branch.as_ref(), Some(&view)).await?;
     let used = usage_so_far(&stores, &spec).await?;
     let exit = run_output.close(&view, &outcome, used.minus(usage_before), pending)?;
     if let Some(remedy) = remedy_of(outcome.end, used) {
@@ -121,7 +124,10 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
     };
     if let Some(spent) = spent_budget(stores, spec, &state).await? {
         let remedy = budget_remedy(usage_so_far(stores, spec).await?);
-        return Ok(Some(format!("the team is paused: {spent}: {remedy}, then run `brigade state continuous`")));
+        return Ok(Some(format!(
+            "the team is paused: {}: {remedy}, then run `brigade state continuous`",
+            one_line(&spent)
+        )));
     }
     Ok(Some(lead_status::pause(&Pause { is_running: true, reason: state.note })))
 }
@@ -135,14 +141,15 @@ fn start_options(lifetime: Lifetime, plan: Vec<NewTask>, goal: Option<String>) -
 }
 
 /// The questions, approvals and mail that wait for the person, and the state of the team branch.
-async fn pending_view(
+async fn pending_notes(
     stores: &Stores,
     team_branch: Option<&TeamBranch>,
     view: Option<&BoardView>,
-) -> CliResult<PendingView> {
-    let team_branch = team_branch.and_then(|branch| branch.sentence(view));
+) -> CliResult<PendingNotes> {
+    let status = team_branch.and_then(|branch| branch.status(view).ok());
     let pending = PendingForPerson::of(stores).await?;
-    Ok(PendingView { team_branch, ..pending::pending_view(&pending) })
+    let team_branch = status.as_ref().and_then(team_branch_text);
+    Ok(PendingNotes { waiting: PendingView::of(&pending), team_branch })
 }
 
 #[cfg(test)]

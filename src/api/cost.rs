@@ -4,10 +4,36 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::refusal::ApiResult;
 use crate::domain::log::snapshot::is_default;
 use crate::domain::task::TaskId;
 use crate::domain::team::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
+use crate::domain::team::state::{Mode, SharedState};
+use crate::domain::team::state_note::StateNote;
 use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
+use crate::ports::Stores;
+
+/// The note of the budget that ended this team; `None` if there is none, or if it was raised or reset since.
+///
+/// # Errors
+/// The ledger cannot be read.
+pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState) -> ApiResult<Option<String>> {
+    let is_pause_of_team = state.desired == Mode::Pause && state.team().as_deref() == Some(team.name.as_str());
+    let (limit, is_too_small) = match state.reason() {
+        StateNote::BudgetSpent { limit, .. } => (limit, false),
+        StateNote::BudgetTooSmall { limit, .. } => (limit, true),
+        _ => return Ok(None),
+    };
+    if !is_pause_of_team || !team.has_budget_limit(&limit) {
+        return Ok(None);
+    }
+    if is_too_small {
+        return Ok(Some(state.note.clone()));
+    }
+    let totals = stores.ledger.read().await?;
+    let has_used = totals.spent().keys().any(|account| account.team == team.name.as_str());
+    Ok(has_used.then(|| state.note.clone()))
+}
 
 /// The usage of a team.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -11,6 +11,8 @@
 //! | [`lead_status`] | the team that runs, and the process of its lead |
 //! | [`members`] | the members of the teams: their names, their inboxes, and their claims |
 //! | [`run`] | the runs in the event log, and the choice of one |
+//! | [`pending`] | the messages, plans and reviews that wait for the person |
+//! | [`merge`] | the branch of a team, and how its work is taken over |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
@@ -20,6 +22,8 @@ pub mod cost;
 pub mod lead_status;
 pub mod location;
 pub mod members;
+pub mod merge;
+pub mod pending;
 pub mod refusal;
 pub mod run;
 pub mod task;

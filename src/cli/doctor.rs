@@ -18,15 +18,17 @@ use super::error::CliResult;
 use super::exit::Exit;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
-use super::pending::{TeamBranch, sentence};
 use crate::api::Refusal;
 use crate::api::lead_status::LeadStatus;
+use crate::api::merge::{MissingDriver, TeamBranch, TeamBranchStatus};
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
 use crate::domain::team::team_spec::{ModelSpec, TeamSpec};
 use crate::embed;
 use crate::git::UNSIGNED_WORK;
+use crate::git::UNSIGNED_WORK;
 use crate::git::drivers::MissingDriver;
+use crate::git::inspection::{Inspection, inspect};
 use crate::git::inspection::{Inspection, inspect};
 use crate::git::take_over::TeamBranchStatus;
 use crate::platform;
@@ -41,6 +43,7 @@ use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::workspace::OpenMode;
 use crate::team::model_connection::{ModelConnector, check_model};
 use crate::ui::lead_status;
+use crate::ui::pending::team_branch;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 
@@ -241,13 +244,13 @@ fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Ve
             problems.into_iter().map(|problem| warn("isolation", problem.reason, problem.hint)).collect()
         }
         Ok(status) => {
-            let next = sentence(&status).map(|text| format!("; {text}")).unwrap_or_default();
+            let next = team_branch(&status).map(|text| format!("; {text}")).unwrap_or_default();
             let text = format!("team {team}: a worktree for each task, merged into {}{next}", status.branch);
             let signing = status.signs_commits.then(|| ok("signing", UNSIGNED_WORK.to_owned()));
             [ok("isolation", text)].into_iter().chain(signing).collect()
         }
         Err(error) => {
-            vec![fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default())]
+            vec![fail("isolation", format!("team {team}: {}", error.message), error.next.unwrap_or_default())]
         }
     }
 }

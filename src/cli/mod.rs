@@ -35,7 +35,6 @@ mod merge;
 mod nesting;
 mod output;
 mod pager;
-pub(crate) mod pending;
 mod progress;
 mod reminders;
 mod repl;

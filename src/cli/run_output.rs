@@ -32,7 +32,7 @@ use crate::service::pending::PendingForPerson;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamHandle, TeamOutcome};
 use crate::ui::command_form::CommandForm;
 use crate::ui::markdown;
-use crate::ui::pending::PendingView;
+use crate::ui::pending::PendingNotes;
 use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, Summary, WorkspaceView};
 use crate::ui::text::{duration, indented, join_up_to};
@@ -229,7 +229,7 @@ impl RunOutput {
     }
 
     /// Prints the things that wait for the person from earlier runs.
-    pub fn print_pending(&mut self, pending: &PendingView) {
+    pub fn print_pending(&mut self, pending: &PendingNotes) {
         if self.format == OutputFormat::Text {
             for sentence in pending.sentences() {
                 self.note(&sentence);
@@ -413,7 +413,7 @@ impl RunOutput {
         view: &BoardView,
         team: &TeamOutcome,
         usage: Usage,
-        pending: PendingView,
+        pending: PendingNotes,
     ) -> CliResult<Exit> {
         self.flush();
         let outcome = summary::RunOutcome {

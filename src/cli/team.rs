@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
-use super::pending::{TeamBranch, pending_view};
 use super::reminders::question_line;
 use super::task_context;
 use crate::api::lead_status::LeadStatus;
+use crate::api::merge::TeamBranch;
+use crate::api::pending::PendingView;
 use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
 use crate::config::TeamFlags;
 use crate::domain::task::Task;
@@ -27,7 +28,7 @@ use crate::ports::{BoardView, LeadObstacle};
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::lead_status as lead_text;
-use crate::ui::pending::PendingView;
+use crate::ui::pending::{PendingNotes, team_branch as team_branch_text};
 use crate::ui::style::warning;
 use crate::ui::team::render;
 use crate::ui::text::{join_up_to, one_line};
@@ -73,11 +74,12 @@ impl Team {
             && let Some(spec) = &spec
             && let Ok(workspace) = context.workspace.location.workspace()
         {
-            team_branch = TeamBranch::of(spec, &workspace).and_then(|branch| branch.sentence(Some(&board)));
+            let status = TeamBranch::of(spec, &workspace).and_then(|branch| branch.status(Some(&board)).ok());
+            team_branch = status.as_ref().and_then(team_branch_text);
         }
         let killed = killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}"));
         Ok(answer
-            .notes(PendingView { team_branch, ..pending_view(&waiting) }.sentences())
+            .notes(PendingNotes { waiting: PendingView::of(&waiting), team_branch }.sentences())
             .notes(other_team.or(killed).or(stopped))
             .notes(question_notes(&waiting, &team))
             .notes(pause.as_ref().map(lead_text::pause))

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evidence::{evidence_text, with_evidence};
-use super::pending::PendingView;
+use super::pending::PendingNotes;
 use super::planning::Planning;
 use super::tasks::obstacles;
 use super::text::{first_line, reason};
@@ -116,7 +116,7 @@ impl Summary {
             goal: self.goal.clone(),
             error: None,
             unplanned,
-            pending: PendingView::default(),
+            pending: PendingNotes::default(),
             tasks,
         }
     }

@@ -12,7 +12,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
 use crate::ports::BoardView;
 use crate::ui::cost::grouped;
-use crate::ui::pending::PendingView;
+use crate::ui::pending::PendingNotes;
 use crate::ui::text::duration;
 
 /// The status of a task at the end of a run.
@@ -126,8 +126,8 @@ pub struct RunOutcome {
     /// The goal, if it has no tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unplanned: Option<UnplannedGoal>,
-    #[serde(rename = "for_you", skip_serializing_if = "PendingView::is_nothing")]
-    pub pending: PendingView,
+    #[serde(rename = "for_you", skip_serializing_if = "PendingNotes::is_nothing")]
+    pub pending: PendingNotes,
     /// The tasks of this run and all unfinished ones.
     pub tasks: Vec<TaskOutcome>,
 }
@@ -135,8 +135,8 @@ pub struct RunOutcome {
 impl RunOutcome {
     /// Adds the items that wait for the person. A question in a message is an answer to the goal too.
     #[must_use]
-    pub fn with_pending(mut self, pending: PendingView) -> Self {
-        if pending.lead_asks
+    pub fn with_pending(mut self, pending: PendingNotes) -> Self {
+        if pending.waiting.lead_asks
             && let Some(goal) = &mut self.unplanned
         {
             goal.answer = GoalAnswer::Question;

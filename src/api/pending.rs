@@ -1,0 +1,54 @@
+//! The messages, plans and reviews that wait for the person.
+
+use serde::Serialize;
+
+use crate::domain::team::approval::RequestKind;
+use crate::domain::team::name::LEAD;
+use crate::service::pending::PendingForPerson;
+
+/// The things that wait for the person, as numbers and ids.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct PendingView {
+    /// Unread messages.
+    pub messages: usize,
+    /// The sender of the messages, if all have the same one.
+    #[serde(skip)]
+    pub sender: Option<String>,
+    /// The ids of plans that only the person can answer.
+    pub plans: Vec<String>,
+    /// The ids of reviews that only the person can answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<String>,
+    /// The ids of permission requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<String>,
+    /// True if a question of the lead waits for the person's answer.
+    #[serde(skip)]
+    pub lead_asks: bool,
+}
+
+impl PendingView {
+    /// Summarises what waits for the person.
+    pub fn of(pending: &PendingForPerson) -> Self {
+        let ids = |kind: RequestKind| {
+            let of_kind = pending.approvals_for_person().filter(|request| request.kind == kind);
+            of_kind.map(|request| request.id.clone()).collect()
+        };
+        let first = pending.mail.first().map(|message| &message.from);
+        let sender = first.filter(|from| pending.mail.iter().all(|message| message.from == **from)).cloned();
+        Self {
+            messages: pending.mail.len(),
+            sender,
+            plans: ids(RequestKind::PlanApproval),
+            reviews: ids(RequestKind::Review),
+            permissions: ids(RequestKind::Permission),
+            lead_asks: pending.questions.iter().any(|question| question.from == LEAD),
+        }
+    }
+
+    /// Returns true if neither a message nor a request waits.
+    pub fn is_nothing(&self) -> bool {
+        let has_requests = [&self.plans, &self.reviews, &self.permissions].iter().any(|ids| !ids.is_empty());
+        self.messages == 0 && !has_requests
+    }
+}
