@@ -13,6 +13,7 @@
 //! | [`run`] | the runs in the event log, and the choice of one |
 //! | [`pending`] | the messages, plans and reviews that wait for the person |
 //! | [`merge`] | the branch of a team, and how its work is taken over |
+//! | [`stop`] | stops the team or a teammate |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
@@ -26,6 +27,7 @@ pub mod merge;
 pub mod pending;
 pub mod refusal;
 pub mod run;
+pub mod stop;
 pub mod task;
 pub mod team;
 pub mod trust;

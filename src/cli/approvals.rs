@@ -15,6 +15,7 @@ use crate::domain::git::worktree_name::team_branch;
 use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::team::name::HUMAN;
 use crate::domain::text::suggestion::did_you_mean;
+use crate::git::GitRepository;
 use crate::ports::StoreError;
 use crate::service;
 use crate::service::approvals::{Responder, current_approvals};

@@ -10,6 +10,7 @@ use super::reminders::Reminder;
 use crate::api::lead_status::LeadStatus;
 use crate::api::members::names_of_team;
 use crate::domain::agent::prompt::delivered_keys;
+use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::{HUMAN, Name};

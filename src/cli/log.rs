@@ -14,7 +14,6 @@ use crate::api::run::{self, Instant, Run, RunChoice};
 use crate::domain::log::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::team::name::{HUMAN, LEAD};
-use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::time::UnixMs;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, PLAIN, paint};

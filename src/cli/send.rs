@@ -7,6 +7,7 @@ use super::output::CommandAnswer;
 use super::stop::next_start;
 use crate::api::lead_status::LeadStatus;
 use crate::api::members;
+use crate::api::stop::NextStart;
 use crate::domain::team::name::{ALL, HUMAN, Name};
 use crate::domain::team::records::MemberStatus;
 use crate::domain::team::team_spec::TeamSpec;
@@ -88,7 +89,7 @@ impl Send {
         }
         let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
         if lead_status.has_stopped(&self.to) {
-            let start = next_start(context, &self.to);
+            let start = next_start(NextStart::of(&context.workspace, &self.to));
             return Ok(answer.note(format!("{} is stopped, and reads it later: {start}", one_line(&self.to))));
         }
         Ok(answer.notes(delivery(lead_status.delivery(), "message")))

@@ -50,7 +50,7 @@ impl Why {
                     .lead
                     .as_ref()
                     .and_then(|lead| Some((lead.health(context.workspace.now())?, lead.pid))),
-                running: lead_status.team,
+                running: lead_status.team.clone(),
                 desired: lead_status.desired(),
                 spent_budget: match (&team, &lead_status.state) {
                     (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,

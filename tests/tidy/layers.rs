@@ -33,6 +33,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("api",    "team",     "why a team cannot be launched, or takes no work"),
     ("api",    "service",  "sends the person's messages"),
     ("api",    "stores",   "opens the workspace, for every front end"),
+    ("api",    "git",      "takes the team branch over"),
     ("api",    "ports",    "the stores that it opens, and their errors"),
     ("api",    "domain",   "the vocabulary"),
     ("api",    "platform", "says if the process of a lead runs"),
@@ -172,7 +173,7 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/cli/consent/mod.rs", "lists the members that the roster adds"),
     ("src/cli/doctor.rs",    "inspects the files of this machine"),
     ("src/api/refusal.rs",   "hints for locked files and symbolic links"),
-    ("src/cli/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
+    ("src/api/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
 ];
 
 /// The kinds of stores, and the file system below them.

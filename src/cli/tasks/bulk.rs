@@ -6,6 +6,7 @@ use crate::api::lead_status::LeadStatus;
 use crate::api::members::candidates;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::domain::task::transition::{Action, Actor, permit};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{Board, StoreError, StoreResult};
 use crate::ui::lead_status::pause;
