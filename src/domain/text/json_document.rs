@@ -2,16 +2,14 @@
 //!
 //! Other programs store their own fields in Brigade's files, so every whole-file format is read and written as a [`Document`].
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use serde::de::{DeserializeOwned, MapAccess, Visitor};
-use serde::ser::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::json_place::{JsonPlace, string_end};
@@ -19,54 +17,13 @@ use super::json_place::{JsonPlace, string_end};
 /// Maximum nesting depth. It is below the limits of common readers (serde_json: 128 levels, Python: about 1000).
 pub const DEPTH_MAX: usize = 100;
 
-/// Initial capacity for fields, enough for most documents.
-const FIELDS_CAPACITY: usize = 16;
-
-/// A JSON object: its fields in file order, each value with its original text.
-///
-/// Of duplicate keys the last value counts, as in common readers. Names and values are slices of the original text. Parsing
-/// therefore copies the text once, whatever the number of fields, and cloning is cheap.
+/// A JSON object: its fields in file order, each value with its original text. Of duplicate keys the last value counts, as in common
+/// readers.
 #[derive(Clone, Default)]
 pub struct Document {
+    fields: IndexMap<String, Box<RawValue>>,
+    /// The text that was parsed. Errors name places in it.
     text: Arc<str>,
-    fields: Vec<Field>,
-}
-
-#[derive(Clone)]
-struct Field {
-    name: TextSlice,
-    value: TextSlice,
-}
-
-/// A slice of the document's text, or a text of its own.
-#[derive(Clone)]
-enum TextSlice {
-    /// Each end has 32 bits, because a board has thousands of documents.
-    Shared(Range<u32>),
-    Owned(Arc<str>),
-}
-
-impl TextSlice {
-    /// Creates a slice from `piece`, which may be a part of `text`.
-    fn of(piece: Cow<'_, str>, text: &str) -> Self {
-        match piece {
-            Cow::Borrowed(piece) => {
-                let start = piece.as_ptr().addr() - text.as_ptr().addr();
-                match (u32::try_from(start), u32::try_from(start + piece.len())) {
-                    (Ok(start), Ok(end)) => Self::Shared(start..end),
-                    _ => Self::Owned(piece.into()),
-                }
-            }
-            Cow::Owned(piece) => Self::Owned(piece.into()),
-        }
-    }
-
-    fn text<'a>(&'a self, text: &'a str) -> &'a str {
-        match self {
-            Self::Shared(range) => &text[range.start as usize..range.end as usize],
-            Self::Owned(piece) => piece,
-        }
-    }
 }
 
 /// Reasons why bytes are not a document or a field is invalid.
@@ -111,27 +68,11 @@ impl Document {
             return Err(DocumentError::TooDeep);
         }
         let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
-        let Pairs(mut pairs) = serde_json::from_str(text).map_err(|error| {
+        let fields = serde_json::from_str(text).map_err(|error| {
             let (place, reason) = JsonPlace::of_error(text, 0, text, &error);
             syntax_error(&reason, &place)
         })?;
-        if has_equal_names(&pairs) {
-            // The last value counts, at the place of the first.
-            pairs = pairs.into_iter().collect::<IndexMap<_, _>>().into_iter().collect();
-        }
-        let fields = pairs.into_iter().map(|(FieldName(name), value)| Field {
-            name: TextSlice::of(name, text),
-            value: TextSlice::of(Cow::Borrowed(value.get()), text),
-        });
-        Ok(Self { fields: fields.collect(), text: text.into() })
-    }
-
-    fn position(&self, field: &str) -> Option<usize> {
-        self.fields.iter().position(|existing| existing.name.text(&self.text) == field)
-    }
-
-    fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.fields.iter().map(|field| (field.name.text(&self.text), field.value.text(&self.text)))
+        Ok(Self { fields, text: text.into() })
     }
 
     /// Returns the value of `field`, or `None` if it is missing or `null`.
@@ -151,12 +92,11 @@ impl Document {
         })
     }
 
-    /// Returns the start of the value of `field` in the text that was parsed.
+    /// Returns the start of the value of `field` in the text that was parsed; `None` if the value was set later.
     fn start(&self, field: &str) -> Option<usize> {
-        match &self.fields[self.position(field)?].value {
-            TextSlice::Shared(range) => Some(range.start as usize),
-            TextSlice::Owned(_) => None,
-        }
+        let parsed: HashMap<String, &RawValue> = serde_json::from_str(&self.text).ok()?;
+        let value = parsed.get(field)?.get();
+        if self.raw(field) == Some(value) { Some(value.as_ptr().addr() - self.text.as_ptr().addr()) } else { None }
     }
 
     /// Returns the line of the value of `field` in the text that was parsed.
@@ -177,12 +117,10 @@ impl Document {
     /// Sets `field` and replaces its text in any case.
     pub fn put<T: Serialize>(&mut self, field: &str, value: &T) {
         // Only maps with keys other than strings can fail, and no caller passes one.
-        if let Ok(raw) = serde_json::to_string(value) {
-            let value = TextSlice::Owned(raw.into());
-            match self.position(field) {
-                Some(position) => self.fields[position].value = value,
-                None => self.fields.push(Field { name: TextSlice::Owned(field.into()), value }),
-            }
+        if let Ok(pretty) = serde_json::to_string_pretty(value)
+            && let Ok(raw) = RawValue::from_string(pretty.replace('\n', "\n  "))
+        {
+            self.fields.insert(field.to_owned(), raw);
         }
     }
 
@@ -208,126 +146,81 @@ impl Document {
         self.set(field, value);
     }
 
+    /// Gives each value the layout that [`Self::put`] writes. Numbers and texts may be spelled differently then.
+    pub fn lay_out(&mut self) {
+        for (name, value) in self.fields.clone() {
+            if let Ok(value) = serde_json::from_str::<Value>(value.get()) {
+                self.put(&name, &value);
+            }
+        }
+    }
+
     /// Removes `field`. The order of the others does not change.
     pub fn remove(&mut self, field: &str) {
-        if let Some(position) = self.position(field) {
-            self.fields.remove(position);
-        }
+        self.fields.shift_remove(field);
     }
 
     /// Returns true if `field` exists, also as `null`.
     pub fn contains(&self, field: &str) -> bool {
-        self.position(field).is_some()
+        self.fields.contains_key(field)
     }
 
     /// Returns the original text of the value of `field`.
     pub fn raw(&self, field: &str) -> Option<&str> {
-        self.position(field).map(|position| self.fields[position].value.text(&self.text))
+        self.fields.get(field).map(|value| value.get())
     }
 
     /// Returns the names of all fields in file order.
     pub fn field_names(&self) -> impl Iterator<Item = &str> {
-        self.pairs().map(|(name, _)| name)
+        self.fields.keys().map(String::as_str)
     }
 
     /// Returns the document on one line without a newline, for `.jsonl` files.
     pub fn to_line(&self) -> String {
-        self.to_text(false)
+        // Names and valid values can always be serialized.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Returns the document with two-space indent and a trailing newline, for whole files.
+    /// Returns the document with two-space indent and a trailing newline, for whole files. A value that was not set keeps its own layout.
     pub fn to_pretty(&self) -> String {
-        self.to_text(true) + "\n"
-    }
-
-    fn to_text(&self, is_indented: bool) -> String {
-        let mut out = String::with_capacity(256);
-        out.push('{');
-        for (index, (name, raw)) in self.pairs().enumerate() {
-            if index > 0 {
-                out.push(',');
-            }
-            new_line(is_indented, 1, &mut out);
-            // Serializing a string cannot fail.
-            out.push_str(&serde_json::to_string(name).unwrap_or_default());
-            out.push_str(if is_indented { ": " } else { ":" });
-            relayout(raw, is_indented, &mut out);
-        }
-        if !self.fields.is_empty() {
-            new_line(is_indented, 0, &mut out);
-        }
-        out.push('}');
-        out
+        serde_json::to_string_pretty(&self.fields).unwrap_or_default() + "\n"
     }
 }
 
 impl Eq for Document {}
 
 impl PartialEq for Document {
-    /// Compares fields by their text, without regard to order and layout.
+    /// Compares fields by their text, without regard to their order.
     fn eq(&self, other: &Self) -> bool {
-        let is_same = |a: &str, b: &str| a == b || to_one_line(a) == to_one_line(b);
-        let others: HashMap<&str, &str> = other.pairs().collect();
         self.fields.len() == other.fields.len()
-            && self.pairs().all(|(name, raw)| others.get(name).is_some_and(|other| is_same(raw, other)))
+            && self.fields.iter().all(|(name, value)| other.raw(name) == Some(value.get()))
     }
-}
-
-fn to_one_line(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    relayout(json, false, &mut out);
-    out
 }
 
 impl fmt::Debug for Document {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.pairs()).finish()
+        self.fields.fmt(f)
     }
 }
 
 impl Serialize for Document {
+    /// Writes each value on one line, as `.jsonl` files need it.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        RawValue::from_string(self.to_line()).map_err(S::Error::custom)?.serialize(serializer)
+        serializer.collect_map(self.fields.iter().map(|(name, value)| (name, one_line(value))))
     }
 }
 
-/// The fields of an object in file order. A map would cost more than the rest of parsing, because a board has thousands of documents.
-struct Pairs<'a>(Vec<(FieldName<'a>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Pairs<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PairsVisitor)
+/// Returns the same tokens without spaces between them.
+fn one_line(value: &RawValue) -> Box<RawValue> {
+    let json = value.get();
+    let (mut line, mut at) = (String::with_capacity(json.len()), 0);
+    while at < json.len() {
+        let end = if json.as_bytes()[at] == b'"' { string_end(json.as_bytes(), at) } else { at + 1 };
+        line.push_str(json[at..end].trim_ascii());
+        at = end;
     }
+    RawValue::from_string(line).unwrap_or_else(|_| value.to_owned())
 }
-
-struct PairsVisitor;
-
-impl<'de> Visitor<'de> for PairsVisitor {
-    type Value = Pairs<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut pairs = Vec::with_capacity(FIELDS_CAPACITY);
-        while let Some(pair) = map.next_entry()? {
-            pairs.push(pair);
-        }
-        Ok(Pairs(pairs))
-    }
-}
-
-fn has_equal_names(pairs: &[(FieldName<'_>, &RawValue)]) -> bool {
-    let mut names: Vec<&str> = pairs.iter().map(|(FieldName(name), _)| name.as_ref()).collect();
-    names.sort_unstable();
-    names.windows(2).any(|names| names[0] == names[1])
-}
-
-/// A field's name: a slice of the input, unless it has escapes.
-#[derive(PartialEq, Eq, Hash, Deserialize)]
-#[serde(transparent)]
-struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Returns true if brackets outside strings nest deeper than [`DEPTH_MAX`].
 fn is_too_deep(json: &[u8]) -> bool {
@@ -351,51 +244,6 @@ fn is_too_deep(json: &[u8]) -> bool {
         at += 1;
     }
     false
-}
-
-/// Changes the layout of the valid JSON of a field without changing a token.
-fn relayout(json: &str, is_indented: bool, out: &mut String) {
-    let bytes = json.as_bytes();
-    if !matches!(bytes.first(), Some(b'{' | b'[')) {
-        // Most values are strings or numbers, which have no layout.
-        return out.push_str(json);
-    }
-    let (mut depth, mut at) = (1, 0);
-    while at < bytes.len() {
-        let end = if bytes[at] == b'"' { string_end(bytes, at) } else { at + 1 };
-        let is_after_opening = at > 0 && out.ends_with(['{', '[']);
-        match bytes[at] {
-            b' ' | b'\t' | b'\n' | b'\r' => {}
-            close @ (b'}' | b']') => {
-                depth -= 1;
-                // An empty list or object stays on its line.
-                if !is_after_opening {
-                    new_line(is_indented, depth, out);
-                }
-                out.push(close as char);
-            }
-            token => {
-                if is_after_opening {
-                    new_line(is_indented, depth, out);
-                }
-                out.push_str(&json[at..end]);
-                match token {
-                    b'{' | b'[' => depth += 1,
-                    b',' => new_line(is_indented, depth, out),
-                    b':' if is_indented => out.push(' '),
-                    _ => {}
-                }
-            }
-        }
-        at = end;
-    }
-}
-
-fn new_line(is_indented: bool, depth: usize, out: &mut String) {
-    if is_indented {
-        out.push('\n');
-        out.extend(std::iter::repeat_n("  ", depth));
-    }
 }
 
 #[cfg(test)]
@@ -456,10 +304,18 @@ mod tests {
     }
 
     #[test]
-    fn json_documents_compare_by_tokens() {
+    fn foreign_layout_stays_in_file_and_not_in_line() {
+        let text = "{\n  \"id\": 7,\n  \"x\": {\"a\":\r\n [ 1,\n\t2 ], \"b\": \" \\n \"}\n}\n";
+        let document = Document::parse(text.as_bytes()).unwrap();
+        assert_eq!(document.to_pretty(), text);
+        assert_eq!(document.to_line(), r#"{"id":7,"x":{"a":[1,2],"b":" \n "}}"#);
+    }
+
+    #[test]
+    fn json_documents_compare_by_text() {
         let parse = |text: &str| Document::parse(text.as_bytes()).unwrap();
         let document = parse(r#"{"a": 1.0, "b": {"c": [1, " "]}}"#);
-        assert_eq!(document, parse("{\"b\":{\n  \"c\": [1,\n\" \"]},\"a\":1.0}"));
+        assert_eq!(document, parse("{\"b\":{\"c\": [1, \" \"]},\n\"a\":1.0}"));
         for other in [r#"{"a": 1, "b": {"c": [1, " "]}}"#, r#"{"a": 1.0, "b": {"c": [1, ""]}}"#, r#"{"a": 1.0}"#] {
             assert_ne!(document, parse(other), "{other}");
         }
@@ -498,9 +354,12 @@ mod tests {
         #[test]
         fn json_output_matches_serde_json(value in json()) {
             let object = serde_json::json!({ "field": value });
-            let document = Document::parse(object.to_string().as_bytes()).unwrap();
-            prop_assert_eq!(document.to_line(), object.to_string());
+            let mut document = Document::default();
+            document.put("field", &value);
             let pretty = serde_json::to_string_pretty(&object).unwrap() + "\n";
+            prop_assert_eq!(document.to_pretty(), &*pretty);
+            prop_assert_eq!(document.to_line(), object.to_string());
+            let document = Document::parse(pretty.as_bytes()).unwrap();
             prop_assert_eq!(document.to_pretty(), pretty);
         }
     }

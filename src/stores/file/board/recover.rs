@@ -260,7 +260,9 @@ fn parse_record(bytes: &[u8]) -> Option<Vec<Task>> {
     lines
         .map(|line| {
             let id: u64 = Document::parse(line).ok()?.get("id").ok()??;
-            Task::parse(TaskId(id), line).ok()
+            let mut task = Task::parse(TaskId(id), line).ok()?;
+            task.document.lay_out();
+            Some(task)
         })
         .collect()
 }
