@@ -138,8 +138,8 @@ impl<'a> Transaction<'a> {
         }
         match planned.created.as_slice() {
             [one] => {
-                let (task, text) = render_task(one.clone(), None)?;
-                self.commit_tasks(vec![StagedTask { file, task, text }])?;
+                let (task, _) = render_task(one.clone(), None)?;
+                self.commit_tasks(vec![StagedTask { file, task }])?;
                 // The call does not wait until the dependents are durable: after a power cut the next open updates them again.
                 let pending_before = self.pending.clone();
                 self.write_dependents(&planned.after);
@@ -183,11 +183,7 @@ impl<'a> Transaction<'a> {
         let stage = |task: &Task| {
             let (task, text) = render_task(task.clone(), None)?;
             let (files, folder) = (self.board.files.as_ref(), &self.board.folder);
-            Ok(StagedTask {
-                file: StagedFile::write(files, folder, &task.id.file_name(), text.as_bytes())?,
-                task,
-                text,
-            })
+            Ok(StagedTask { file: StagedFile::write(files, folder, &task.id.file_name(), text.as_bytes())?, task })
         };
         tasks.iter().map(stage).collect()
     }

@@ -4,7 +4,6 @@
 //! whole files, so a file is incomplete only while a program without this lock writes it in place.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,31 +32,10 @@ const PARALLEL_READ_FILES_MIN: usize = 256;
 /// The most threads that read concurrently. More do not help with one disk.
 const READER_THREADS_MAX: usize = 4;
 
-/// The known facts about a file that was read.
-#[derive(Debug, Clone, Copy)]
-struct LoadedFile {
-    /// `None` if this board wrote the file and has not read it since.
-    stamp: Option<FileStamp>,
-    /// A hash of the bytes.
-    digest: u64,
-    /// True if an equal stamp means equal bytes.
-    is_settled: bool,
-}
-
-/// A file to read.
-#[derive(Debug, Clone, Copy)]
-struct UnreadTask {
-    id: TaskId,
-    /// The digest of the last read.
-    last_digest: Option<u64>,
-}
-
 /// The result of reading one file.
 enum ReadResult {
     Missing,
-    /// The bytes are unchanged.
-    Unchanged(FileStamp),
-    Task(Arc<Task>, FileStamp, u64),
+    Task(Arc<Task>, FileStamp),
     Invalid {
         reason: String,
         stamp: Option<FileStamp>,
@@ -80,7 +58,8 @@ pub(super) struct BoardState {
     folder: PathBuf,
     pub(super) feed: ChangeFeed,
     pub(super) index: Index,
-    loaded: HashMap<TaskId, LoadedFile>,
+    /// The stamps of files that are unchanged as long as their stamp is.
+    stamps: HashMap<TaskId, FileStamp>,
     suspects: HashMap<TaskId, SuspectFile>,
     /// Tasks that became completed in their files since [`Self::take_finished`]. This board did not write them.
     finished: BTreeSet<TaskId>,
@@ -97,7 +76,7 @@ impl BoardState {
             files,
             folder: folder.to_owned(),
             index: Index::default(),
-            loaded: HashMap::new(),
+            stamps: HashMap::new(),
             suspects: HashMap::new(),
             finished: BTreeSet::new(),
             first_scan: None,
@@ -176,11 +155,11 @@ impl BoardState {
         self.suspects.keys().copied()
     }
 
-    /// Records that this board wrote the task, as these bytes.
-    pub(super) fn record_written(&mut self, task: Task, bytes: &[u8]) {
+    /// Records that this board wrote the task.
+    pub(super) fn record_written(&mut self, task: Task) {
         let id = task.id;
         self.suspects.remove(&id);
-        self.loaded.insert(id, LoadedFile { stamp: None, digest: digest_of(bytes), is_settled: false });
+        self.stamps.remove(&id);
         self.index.put(id, Some(IndexEntry::Task(Arc::new(task))));
     }
 
@@ -224,8 +203,7 @@ impl BoardState {
 
     /// Reads the file of `id`, without the cache.
     pub(super) fn reload(&mut self, id: TaskId) -> StoreResult<()> {
-        let last_digest = self.loaded.get(&id).map(|loaded| loaded.digest);
-        let result = read_task(self.files.as_ref(), &self.folder, id, last_digest)?;
+        let result = read_file(self.files.as_ref(), &self.folder.join(id.file_name()), id)?;
         self.apply_read(id, result);
         Ok(())
     }
@@ -264,8 +242,7 @@ impl BoardState {
                 BoardFileKind::Task(id) => {
                     missing.remove(&id);
                     if !self.is_unchanged(id) {
-                        let last_digest = self.loaded.get(&id).map(|loaded| loaded.digest);
-                        unread.push(UnreadTask { id, last_digest });
+                        unread.push(id);
                     }
                 }
                 BoardFileKind::Other => {}
@@ -289,10 +266,10 @@ impl BoardState {
     }
 
     fn is_unchanged(&self, id: TaskId) -> bool {
-        let Some(loaded) = self.loaded.get(&id).filter(|loaded| loaded.is_settled) else {
+        let Some(known) = self.stamps.get(&id) else {
             return false;
         };
-        self.files.stamp(&self.folder.join(id.file_name())).is_ok_and(|stamp| Some(stamp) == loaded.stamp)
+        self.files.stamp(&self.folder.join(id.file_name())).is_ok_and(|stamp| stamp == *known)
     }
 
     fn apply_read(&mut self, id: TaskId, result: ReadResult) {
@@ -300,22 +277,19 @@ impl BoardState {
         let now_ns = self.files.now_ns();
         match result {
             ReadResult::Missing => {
-                self.loaded.remove(&id);
+                self.stamps.remove(&id);
                 self.suspects.remove(&id);
                 if index.entry(id).is_some() {
                     index.put(id, None);
                 }
             }
-            ReadResult::Unchanged(stamp) => {
-                if let Some(loaded) = self.loaded.get_mut(&id) {
-                    loaded.stamp = Some(stamp);
-                    loaded.is_settled = is_settled(&stamp, now_ns);
-                }
-            }
-            ReadResult::Task(task, stamp, digest) => {
+            ReadResult::Task(task, stamp) => {
                 self.suspects.remove(&id);
-                self.loaded
-                    .insert(id, LoadedFile { stamp: Some(stamp), digest, is_settled: is_settled(&stamp, now_ns) });
+                if is_settled(&stamp, now_ns) {
+                    self.stamps.insert(id, stamp);
+                } else {
+                    self.stamps.remove(&id);
+                }
                 let was_completed =
                     matches!(index.entry(id), Some(IndexEntry::Task(old)) if old.status == TaskStatus::Completed);
                 if task.status == TaskStatus::Completed && self.first_scan.is_some() && !was_completed {
@@ -327,7 +301,7 @@ impl BoardState {
                 }
             }
             ReadResult::Invalid { reason, stamp, is_movable, may_be_incomplete } => {
-                self.loaded.remove(&id);
+                self.stamps.remove(&id);
                 let (Some(stamp), true) = (stamp, is_movable) else {
                     self.suspects.remove(&id);
                     return put_invalid(id, &reason, index);
@@ -357,14 +331,13 @@ fn is_settled(stamp: &FileStamp, now_ns: i128) -> bool {
     now_ns - stamp.modified_ns > granularity
 }
 
-fn read_tasks(files: &dyn FileSystem, folder: &Path, tasks: &[UnreadTask]) -> StoreResult<Vec<(TaskId, ReadResult)>> {
-    let read = |tasks: &[UnreadTask]| {
-        let names: Vec<String> = tasks.iter().map(|task| task.id.file_name()).collect();
+fn read_tasks(files: &dyn FileSystem, folder: &Path, tasks: &[TaskId]) -> StoreResult<Vec<(TaskId, ReadResult)>> {
+    let read = |tasks: &[TaskId]| {
+        let names: Vec<String> = tasks.iter().map(|id| id.file_name()).collect();
         let mut results = Vec::with_capacity(tasks.len());
         files.read_each(folder, &names, TASK_BYTES_MAX as u64, &mut |position, read| {
-            let UnreadTask { id, last_digest } = tasks[position];
-            let path = || folder.join(&names[position]);
-            results.push(classify_read(files, path, id, last_digest, read).map(|result| (id, result)));
+            let (id, path) = (tasks[position], || folder.join(&names[position]));
+            results.push(classify_read(files, path, id, read).map(|result| (id, result)));
         });
         results.into_iter().collect::<StoreResult<Vec<(TaskId, ReadResult)>>>()
     };
@@ -390,28 +363,16 @@ fn read_tasks(files: &dyn FileSystem, folder: &Path, tasks: &[UnreadTask]) -> St
     Ok(all)
 }
 
-/// A hash of the bytes. With 64 bits, different bytes practically never have the same hash.
-fn digest_of(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
-}
-
-/// Reads the file of `id`. `last_digest` is the digest from the last read.
-fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, last_digest: Option<u64>) -> StoreResult<ReadResult> {
-    read_file(files, folder.join(id.file_name()), id, last_digest)
-}
-
-fn read_file(files: &dyn FileSystem, path: PathBuf, id: TaskId, last_digest: Option<u64>) -> StoreResult<ReadResult> {
-    match files.read(&path, 0, TASK_BYTES_MAX as u64) {
-        Ok((bytes, stamp)) => classify_read(files, || path, id, last_digest, Ok((&bytes, stamp))),
-        Err(error) => classify_read(files, || path, id, last_digest, Err(error)),
+fn read_file(files: &dyn FileSystem, path: &Path, id: TaskId) -> StoreResult<ReadResult> {
+    match files.read(path, 0, TASK_BYTES_MAX as u64) {
+        Ok((bytes, stamp)) => classify_read(files, || path.to_owned(), id, Ok((&bytes, stamp))),
+        Err(error) => classify_read(files, || path.to_owned(), id, Err(error)),
     }
 }
 
 /// Returns the reason why the file at this path is no valid task; `None` if it is one, or cannot be read.
 pub(super) fn invalid_reason(files: &dyn FileSystem, path: &Path, id: TaskId) -> Option<String> {
-    match read_file(files, path.to_owned(), id, None) {
+    match read_file(files, path, id) {
         Ok(ReadResult::Invalid { reason, .. }) => Some(reason),
         _ => None,
     }
@@ -422,15 +383,10 @@ fn classify_read(
     files: &dyn FileSystem,
     path: impl FnOnce() -> PathBuf,
     id: TaskId,
-    last_digest: Option<u64>,
     read: io::Result<(&[u8], FileStamp)>,
 ) -> StoreResult<ReadResult> {
     match read {
         Ok((bytes, stamp)) => {
-            let digest = digest_of(bytes);
-            if last_digest == Some(digest) {
-                return Ok(ReadResult::Unchanged(stamp));
-            }
             let invalid = |reason, may_be_incomplete| ReadResult::Invalid {
                 reason,
                 stamp: Some(stamp),
@@ -441,7 +397,7 @@ fn classify_read(
                 Ok(task) if task.status == TaskStatus::Pending && bytes.len() > TASK_BYTES_MAX - CLAIM_BYTES_MAX => {
                     invalid(format!("it has {} bytes, which leaves no space for a claim", bytes.len()), false)
                 }
-                Ok(task) => ReadResult::Task(Arc::new(task), stamp, digest),
+                Ok(task) => ReadResult::Task(Arc::new(task), stamp),
                 Err(error) => invalid(error.to_string(), true),
             })
         }

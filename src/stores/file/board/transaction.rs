@@ -37,7 +37,6 @@ const REPLACED_MAX: usize = 32;
 pub(super) struct StagedTask<'a> {
     pub(super) file: StagedFile<'a>,
     pub(super) task: Task,
-    pub(super) text: String,
 }
 
 /// One transaction on the board.
@@ -96,17 +95,17 @@ impl<'a> Transaction<'a> {
         for task in tasks {
             let before = self.index().task(task.id);
             let (task, text) = render_task(task, before)?;
-            staged.push(StagedTask { file: self.stage(&task.id.file_name(), text.as_bytes())?, task, text });
+            staged.push(StagedTask { file: self.stage(&task.id.file_name(), text.as_bytes())?, task });
         }
         self.commit_tasks(staged)
     }
 
     /// Renames staged tasks to their final names.
     pub(super) fn commit_tasks(&mut self, staged: Vec<StagedTask<'a>>) -> StoreResult<()> {
-        for StagedTask { file, task, text } in staged {
+        for StagedTask { file, task } in staged {
             self.commit(file)?;
             self.pending.files.push(self.board.folder.join(task.id.file_name()));
-            self.state.record_written(task, text.as_bytes());
+            self.state.record_written(task);
         }
         Ok(())
     }
