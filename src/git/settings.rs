@@ -86,9 +86,6 @@ struct Listing {
     is_conditional: bool,
     /// The settings of the repository.
     of_repository: Vec<Setting>,
-    /// The variables of a git in the person's checkout.
-    variables: Variables,
-    replaced: Vec<ReplacedSetting>,
 }
 
 /// Environment variables of a call.
@@ -168,13 +165,8 @@ impl Settings {
     /// The settings cannot be listed, are too large, or include a file that a command could replace.
     pub(super) fn variables(&self, at: &RepoPath) -> Result<Variables, RepositoryError> {
         let listing = self.listing()?;
-        if at.git_dir == self.git_dir {
-            return Ok(listing.variables.clone());
-        }
-        let user_settings = self.of_user();
-        let drivers = Drivers::of(&passed(user_settings, &listing.of_repository));
-        let replaced = drivers.replaced(&self.driver_runner(&at.common_dir, at.is_confined));
-        encode_all(user_settings, &listing.of_repository, &replaced)
+        let replaced = self.replaced(&listing, &at.common_dir, at.is_confined);
+        encode_all(self.of_user(), &listing.of_repository, &replaced)
     }
 
     /// A command that runs these words in the sandbox of a task's place. `None` if commands are not confined.
@@ -186,7 +178,7 @@ impl Settings {
         if sandbox.level == Level::Off {
             return Ok(None);
         }
-        if self.listing()?.replaced.is_empty() {
+        if self.replaced(&*self.listing()?, &self.common_dir, false).is_empty() {
             sandbox.level = Level::MountsOnly;
         }
         sandbox.rules.extend(task_rules(&at.work_tree));
@@ -226,9 +218,16 @@ impl Settings {
 
     /// The filters and merge drivers that all settings name.
     pub(super) fn drivers(&self) -> Result<Drivers, RepositoryError> {
-        let listing = self.listing()?;
-        let user_settings = self.user_settings.get().map_or(&[][..], Vec::as_slice);
-        Ok(Drivers::of(&passed(user_settings, &listing.of_repository)))
+        Ok(self.drivers_in(&*self.listing()?))
+    }
+
+    fn drivers_in(&self, listing: &Listing) -> Drivers {
+        Drivers::of(&passed(self.of_user(), &listing.of_repository))
+    }
+
+    /// The settings that replace those of drivers in a repository or place.
+    fn replaced(&self, listing: &Listing, common_dir: &Path, is_confined: bool) -> Vec<ReplacedSetting> {
+        self.drivers_in(listing).replaced(&self.driver_runner(common_dir, is_confined))
     }
 
     /// The user's files, other than settings, that git reads. Commands must not write them.
@@ -241,7 +240,8 @@ impl Settings {
     /// Puts each driver's original command back into a text of git.
     pub(super) fn with_original_values(&self, output: String) -> String {
         let Ok(listing) = self.listing() else { return output };
-        listing.replaced.iter().fold(output, |output, ReplacedSetting { value, own, .. }| {
+        let replaced = self.replaced(&listing, &self.common_dir, false);
+        replaced.iter().fold(output, |output, ReplacedSetting { value, own, .. }| {
             output.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
         })
     }
@@ -270,7 +270,7 @@ impl Settings {
                 [("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()), ("GIT_CONFIG_NOSYSTEM", "1".to_owned())];
             let output = if is_first { call } else { call.variables(without_user_files) }.ok()?;
             let of_repository = parse(&output, &["local", "worktree"]);
-            let user_settings = self.user_settings.get_or_init(|| {
+            self.user_settings.get_or_init(|| {
                 let user_settings = parse(&output, &["system", "global"]).into_iter();
                 let user_settings =
                     user_settings.filter(|setting| setting.is_needed() || setting.is_in(&[SIGNING_SECTION]));
@@ -289,14 +289,10 @@ impl Settings {
                 continue;
             }
             let included = includes.iter().filter_map(|(path, _)| path.as_deref());
-            let drivers = Drivers::of(&passed(user_settings, &of_repository));
-            let replaced = drivers.replaced(&self.driver_runner(&self.common_dir, false));
             return Ok(Listing {
                 included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
                 is_conditional,
-                variables: encode_all(user_settings, &of_repository, &replaced)?,
                 of_repository,
-                replaced,
                 files,
             });
         }
