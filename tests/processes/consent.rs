@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::hostile::is_confined;
+use crate::processes::hostile::is_confined;
 use crate::testkit::process::{ProcessOutput, files_below, git};
 use crate::testkit::workspace::TestWorkspace;
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::termios::tcgetattr;
 use serde_json::{Value, json};
 
-use crate::terminal::{TestSession, tasks_waiting_for_file};
+use crate::session::terminal::{TestSession, tasks_waiting_for_file};
 use crate::testkit::process::{ProcessOutput, brigade, git};
 
 #[test]

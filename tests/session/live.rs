@@ -5,8 +5,8 @@ use std::process::Command;
 
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::interactive::{asks, model_with_calls};
-use crate::terminal::{TestSession, tasks_waiting_for_file};
+use crate::session::interactive::{asks, model_with_calls};
+use crate::session::terminal::{TestSession, tasks_waiting_for_file};
 use crate::testkit::process::brigade;
 
 /// The rows of the screen that are not empty.

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::terminal::TestSession;
+use crate::session::terminal::TestSession;
 use crate::testkit::process::git;
 
 /// A program that asks three times before it writes the same file, and keeps the answers.

@@ -1,13 +1,13 @@
 //! The picture of a run in the README. It shows a real run, and the test compares it with a new run. This command updates it:
 //!
-//!     UPDATE_DOCS=1 cargo test --locked --test session picture
+//!     UPDATE_DOCS=1 cargo test --locked --test program session::picture
 
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::terminal::TestSession;
+use crate::session::terminal::TestSession;
 
 const PICTURE: &str = "docs/terminal.svg";
 const ROWS: u16 = 22;
@@ -165,7 +165,7 @@ fn readme_picture_shows_current_output() {
         fs::write(&path, &picture).unwrap();
     }
     let stored = fs::read_to_string(&path).unwrap_or_default();
-    let command = "UPDATE_DOCS=1 cargo test --locked --test session picture";
+    let command = "UPDATE_DOCS=1 cargo test --locked --test program session::picture";
     let (old, new) = (comparable_lines(&stored), comparable_lines(&picture));
     assert_eq!(old, new, "{PICTURE} does not show the current output; update it: {command}");
 }

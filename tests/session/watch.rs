@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::interactive::model_with_calls;
-use crate::terminal::{TestSession, tasks_waiting_for_file};
+use crate::session::interactive::model_with_calls;
+use crate::session::terminal::{TestSession, tasks_waiting_for_file};
 use crate::testkit::process::brigade;
 
 #[test]

@@ -22,8 +22,8 @@ use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
-use crate::database::DATABASE;
-use crate::support::options;
+use crate::stores::database::DATABASE;
+use crate::stores::support::options;
 use crate::testkit::clock::ManualClock;
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::process::eventually;

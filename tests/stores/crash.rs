@@ -19,7 +19,7 @@ use brigade::stores::file::state::FileState;
 use brigade::stores::file::transcripts::FileTranscripts;
 use brigade::stores::fs::FileSystem;
 
-use crate::support::{changes, clock};
+use crate::stores::support::{changes, clock};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 

@@ -13,7 +13,7 @@ use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
 use brigade::stores::workspace::STORES;
 
-use crate::support::{clock, lead, real, store_fixtures};
+use crate::stores::support::{clock, lead, real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn warning(text: &str) -> NewEvent {

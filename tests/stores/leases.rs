@@ -14,8 +14,8 @@ use brigade::ports::{
 use brigade::service::workers;
 use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores};
 
-use crate::database::{DATABASE, LEASE};
-use crate::support::options;
+use crate::stores::database::{DATABASE, LEASE};
+use crate::stores::support::options;
 use crate::testkit::clock::ManualClock;
 
 const TASKS: usize = 20;

@@ -9,7 +9,7 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::Ledger;
 use brigade::stores::file::ledger::FileLedger;
 
-use crate::support::{real, store_fixtures};
+use crate::stores::support::{real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn account() -> UsageKey {

@@ -12,7 +12,7 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::{Delivery, Mailbox, StoreChange, StoreError};
 use brigade::stores::file::Durability;
 
-use crate::support::{mailbox, real, store_fixtures};
+use crate::stores::support::{mailbox, real, store_fixtures};
 use crate::testkit::process::eventually;
 
 fn message(from: &str, content: &str) -> Message {

@@ -16,7 +16,7 @@ use brigade::stores::file::LOCK_FILES;
 use brigade::stores::workspace::{FILE, OpenMode};
 use tokio::sync::broadcast::Receiver;
 
-use crate::support::{lead, options};
+use crate::stores::support::{lead, options};
 use crate::testkit::process::WAIT_TIME_MAX;
 
 /// Waits for this hint and skips all others.

@@ -9,7 +9,7 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::roster::FileRoster;
 use serde_json::{Value, json};
 
-use crate::support::{real, store_fixtures};
+use crate::stores::support::{real, store_fixtures};
 use crate::testkit::process::eventually;
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {

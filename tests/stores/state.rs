@@ -19,7 +19,7 @@ use brigade::stores::file::state::FileState;
 use brigade::stores::workspace::{FILE, OpenMode};
 use serde_json::{Value, json};
 
-use crate::support::{changes, clock, lead, options, real, state_store, store_fixtures};
+use crate::stores::support::{changes, clock, lead, options, real, state_store, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::process::{WAIT_TIME_MAX, eventually};
 

@@ -14,7 +14,7 @@ use brigade::stores::workspace::{OpenMode, OpenOptions, OpenStores, STORES};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
-use crate::database::DATABASE;
+use crate::stores::database::DATABASE;
 
 pub fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock)

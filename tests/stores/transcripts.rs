@@ -11,7 +11,7 @@ use brigade::stores::fs::FileSystem;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{real, store_fixtures};
+use crate::stores::support::{real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::simulated::SimulatedDisk;
 

@@ -25,7 +25,7 @@ use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_loc
 use brigade::stores::file::workers::{FileWorkers, ProcessId};
 use brigade::stores::memory::board::MemoryBoard;
 
-use crate::support::{changes, clock, real, store_fixtures};
+use crate::stores::support::{changes, clock, real, store_fixtures};
 use crate::testkit::clock::ManualClock;
 use crate::testkit::process::eventually;
 

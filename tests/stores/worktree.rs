@@ -8,7 +8,7 @@ use brigade::domain::time::UnixMs;
 use brigade::git::worktree_store::{WorktreeError, WorktreeStore};
 use brigade::stores::file::Durability;
 
-use crate::support::{clock, real};
+use crate::stores::support::{clock, real};
 
 fn store() -> WorktreeStore {
     WorktreeStore::new(real(), Durability::Process, clock())

@@ -34,7 +34,7 @@ use super::harness::{
 use super::harness::{approve_plan, task_at_hand, text_of};
 use crate::testkit::seeds::{run_seeds, seeds};
 
-/// The first seed and the number of seeds: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test team chaos`.
+/// The first seed and the number of seeds: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test engine team::chaos`.
 const SEED: &str = "BRIGADE_CHAOS_SEED";
 const COUNT: &str = "BRIGADE_CHAOS_COUNT";
 /// A quick run; `.ci/run` runs more seeds.
@@ -71,7 +71,7 @@ fn run(seed: u64) {
         runtime.unwrap().block_on(async { ChaosTeam::new(seed).run_phases().await });
     });
     if let Err(panic) = outcome {
-        eprintln!("seed {seed} failed; again: {SEED}={seed} {COUNT}=1 cargo test --test team chaos");
+        eprintln!("seed {seed} failed; again: {SEED}={seed} {COUNT}=1 cargo test --test engine team::chaos");
         std::panic::resume_unwind(panic);
     }
 }

@@ -34,7 +34,7 @@ impl Size {
     }
 }
 
-/// `cargo test --test team first_requests -- --nocapture` prints the sizes.
+/// `cargo test --test engine team::first_requests -- --nocapture` prints the sizes.
 #[tokio::test(start_paused = true)]
 async fn first_requests_are_short() {
     let mut harness = TestTeam::new(&["alice", "bob"]);

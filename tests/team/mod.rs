@@ -33,5 +33,3 @@ mod reviews;
 mod shutdown;
 mod steering;
 mod streams;
-#[path = "../testkit/mod.rs"]
-mod testkit;

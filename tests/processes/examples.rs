@@ -6,11 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::testkit::process::cargo;
 use brigade::cli::Cli;
 use clap::CommandFactory as _;
-use testkit::process::cargo;
-
-mod testkit;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -128,7 +126,8 @@ fn example_recorded_works_without_a_server() {
     brigade.env("XDG_STATE_HOME", folder.path().join("state")).env("BRIGADE_TRUST", "1");
     let output = brigade.output().unwrap();
     let printed = text(&output.stdout) + &text(&output.stderr);
-    let again = "after a change of prompts or tools: UPDATE_RECORDINGS=1 cargo test --locked --test models recording";
+    let again =
+        "after a change of prompts or tools: UPDATE_RECORDINGS=1 cargo test --locked --test program models::recording";
     assert!(output.status.success(), "{again}\n{printed}");
     assert_eq!(tasks(folder.path()), ["completed"; 2], "{again}\n{printed}");
     assert!(read(folder.path(), "convert.sh").contains("* 9 / 5 + 32"));

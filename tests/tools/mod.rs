@@ -8,6 +8,4 @@ mod harness;
 mod mail;
 mod reviews;
 mod table;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod walks;

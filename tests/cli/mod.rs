@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
-mod testkit;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -141,7 +139,7 @@ fn init_creates_workspace_files_once() {
 #[test]
 fn tasks_commands_follow_board_rules() {
     let mut workspace = ShellWorkspace::initialized();
-    workspace.write("plan.md", include_str!("plans/board.md"));
+    workspace.write("plan.md", include_str!("../plans/board.md"));
     workspace
         .run("brigade tasks import plan.md")
         .run("brigade tasks import plan.md")
@@ -251,7 +249,7 @@ fn json_option_prints_one_line_of_json() {
     ];
     assert_eq!(added.as_object().unwrap().keys().take(10).collect::<Vec<_>>(), keys);
     let claimed = workspace.json("brigade tasks claim --as bob --json");
-    let sample = include_str!("contracts/cli_tasks.json");
+    let sample = include_str!("../contracts/cli_tasks.json");
     let sample: Value = serde_json::from_str(sample).unwrap();
     for (field, value) in sample["data"][0].as_object().unwrap() {
         if field != "id" {
@@ -322,7 +320,7 @@ fn output_fits_terminal_and_closed_pipe_is_ok() {
 fn schema_and_completions_are_printed() {
     let workspace = ShellWorkspace::new();
     let schema = workspace.output("brigade config schema").stdout;
-    let published = include_bytes!("../schema/brigade.schema.json");
+    let published = include_bytes!("../../schema/brigade.schema.json");
     assert!(schema == published, "brigade config schema > schema/brigade.schema.json");
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = workspace.output(&format!("brigade completions {shell}")).stdout;
@@ -450,7 +448,7 @@ fn state_command_shows_and_sets_desired_state() {
         .run("brigade state pause --note 'not now'")
         .run("brigade state");
     workspace.run("brigade team");
-    let unknown = include_str!("contracts/agent_state_unknown.json");
+    let unknown = include_str!("../contracts/agent_state_unknown.json");
     workspace.write("agent_state.json", unknown);
     workspace.run("brigade state").run("brigade team my-team | head -2");
     insta::assert_snapshot!(workspace.normalized());
@@ -465,7 +463,7 @@ fn team_and_stop_commands_reach_running_team() {
     let workspace = ShellWorkspace::initialized();
     let mut up = workspace.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
     workspace.wait_until_team_has_started();
-    let sample: Value = serde_json::from_str(include_str!("contracts/cli_team.json")).unwrap();
+    let sample: Value = serde_json::from_str(include_str!("../contracts/cli_team.json")).unwrap();
     let team = workspace.json("brigade team --json");
     for field in sample["data"].as_object().unwrap().keys() {
         assert!(team.get(field).is_some(), "{field}");

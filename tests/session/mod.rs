@@ -7,6 +7,4 @@ mod live;
 mod permissions;
 mod picture;
 mod terminal;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod watch;

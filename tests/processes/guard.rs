@@ -1,8 +1,6 @@
 //! Commands under the guard, with real processes: none outlives its claim, and none starts unrecorded.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test")]
 
-mod testkit;
-
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -405,7 +403,7 @@ impl Worker {
     /// With `times_out`, the time of the command is over once it has created the file `begun`.
     fn with_timeout(bench: &Bench, confinement: &str, command: &str, times_out: bool) -> Self {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "helper_worker"])
+            .args(["--exact", "processes::guard::helper_worker"])
             .env("BRIGADE_GUARD_TEST_FOLDER", bench.folder.path())
             .env("BRIGADE_GUARD_TEST_COMMAND", command)
             .env("BRIGADE_GUARD_TEST_TIMES_OUT", times_out.to_string())

@@ -1,13 +1,10 @@
 //! External agents: recorded conversations of the real programs, and the programs themselves.
 //!
-//! `cargo test --test agents` plays the recordings in `recordings/`, one set for each version. With `scripts/install-agents`,
-//! `cargo test --test agents -- --ignored` runs the installed programs against a model server on loopback.
+//! `cargo test --test program agents::` plays the recordings in `recordings/`, one set for each version. With `scripts/install-agents`,
+//! `cargo test --test program agents:: -- --ignored` runs the installed programs against a model server on loopback.
 //! `UPDATE_RECORDINGS=1` makes the recordings again.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test helpers may panic")]
-
-#[path = "../testkit/mod.rs"]
-mod testkit;
 
 mod endings;
 mod kills;

@@ -1,22 +1,19 @@
 //! No input makes a parser panic or loop, and rewriting a file keeps the fields it does not know. Each target of
 //! `tests/parsers/targets.rs` is tried with difficult inputs and with samples that a seed changes at random.
 //!
-//! `BRIGADE_FUZZ_COUNT=1000000 BRIGADE_FUZZ_TARGET=plan cargo test --test parsers` runs longer. A failure prints the
+//! `BRIGADE_FUZZ_COUNT=1000000 BRIGADE_FUZZ_TARGET=plan cargo test --test engine parsers::` runs longer. A failure prints the
 //! command that repeats it. `fuzz/` has the same targets for libFuzzer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure must stop the test")]
 
-#[path = "parsers/mutations.rs"]
 mod mutations;
-#[path = "parsers/targets.rs"]
 mod targets;
-mod testkit;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::testkit::seeds::number;
 use targets::{TARGETS, Target};
-use testkit::seeds::number;
 
 /// Changed samples of each target in a normal run.
 const COUNT: u64 = 400;
@@ -51,7 +48,7 @@ fn parsers_survive_changed_samples() {
             let bytes = mutations::mutated(target.samples, &mut fastrand::Rng::with_seed(seed));
             let name = target.name;
             let again = format!(
-                "again: BRIGADE_FUZZ_TARGET={name} BRIGADE_FUZZ_SEED={seed} BRIGADE_FUZZ_COUNT=1 cargo test --test parsers changed"
+                "again: BRIGADE_FUZZ_TARGET={name} BRIGADE_FUZZ_SEED={seed} BRIGADE_FUZZ_COUNT=1 cargo test --test engine parsers_survive"
             );
             try_target(target, &bytes, &again);
         }

@@ -16,8 +16,6 @@ mod roster;
 mod samples;
 mod state;
 mod support;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod transcripts;
 mod workers;
 mod worktree;

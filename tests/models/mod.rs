@@ -13,7 +13,4 @@ mod outages;
 mod recordings;
 mod responses;
 mod settings;
-
 mod team;
-#[path = "../testkit/mod.rs"]
-mod testkit;

@@ -21,19 +21,17 @@ mod replies;
 mod shrink;
 mod spending;
 mod store_observer;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod tools;
 mod world;
 
 use std::sync::Mutex;
 
+use crate::testkit::seeds::{run_seeds, seeds};
 use plan::Plan;
-use testkit::seeds::{run_seeds, seeds};
 use world::run;
 
-/// The first seed and the number of seeds: `BRIGADE_SIM_SEED=7 BRIGADE_SIM_COUNT=1 cargo test --test simulation
-/// invariants`.
+/// The first seed and the number of seeds: `BRIGADE_SIM_SEED=7 BRIGADE_SIM_COUNT=1 cargo test --test engine
+/// simulation_keeps`.
 const SEED: &str = "BRIGADE_SIM_SEED";
 const COUNT: &str = "BRIGADE_SIM_COUNT";
 /// A quick run; `.ci/run` runs more seeds.
@@ -54,7 +52,7 @@ fn simulation_keeps_invariants() {
     if let Some(plan) = failed.iter().min_by_key(|plan| plan.seed) {
         let seeds: Vec<String> = failed.iter().map(|plan| plan.seed.to_string()).collect();
         eprintln!("seeds that fail: {}", seeds.join(", "));
-        eprintln!("again: {SEED}={} {COUNT}=1 cargo test --test simulation invariants", plan.seed);
+        eprintln!("again: {SEED}={} {COUNT}=1 cargo test --test engine simulation_keeps", plan.seed);
         panic!("{}", shrink::report(plan));
     }
 }

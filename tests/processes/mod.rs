@@ -25,7 +25,9 @@ mod documents;
 mod environments;
 mod escapes;
 mod evidence;
+mod examples;
 mod goals;
+mod guard;
 mod hostile;
 mod inboxes;
 #[cfg(target_os = "linux")]
@@ -53,8 +55,6 @@ mod setups;
 mod signing;
 mod spawned;
 mod starters;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod texts;
 mod trust;
 mod typed;
