@@ -14,6 +14,8 @@
 //! | [`pending`] | the messages, plans and reviews that wait for the person |
 //! | [`merge`] | the branch of a team, and how its work is taken over |
 //! | [`stop`] | stops the team or a teammate |
+//! | [`send`] | sends the person's messages |
+//! | [`state`] | the desired state of the team |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
@@ -27,6 +29,8 @@ pub mod merge;
 pub mod pending;
 pub mod refusal;
 pub mod run;
+pub mod send;
+pub mod state;
 pub mod stop;
 pub mod task;
 pub mod team;

@@ -14,6 +14,7 @@ use super::output::CommandAnswer;
 use super::progress::Progress;
 use super::repl::Repl;
 use super::run_output::{OutputFormat, RunOutput};
+use crate::api::state::check_lead_has_model;
 use crate::config::diagnostics::ConfigError;
 use crate::config::{Config, Durability, TeamFlags};
 use crate::domain::task::NewTask;
@@ -36,6 +37,13 @@ pub enum Lifetime {
     Session(Mode),
     /// As long as the state file says. A mode given here is written to the file first; without a file it is `continuous`.
     FollowState(Option<Mode>),
+}
+
+impl Lifetime {
+    /// Returns true if the launch begins with a cleanup session.
+    fn is_cleanup(self) -> bool {
+        matches!(self, Self::Session(Mode::RunCleanup) | Self::FollowState(Some(Mode::RunCleanup)))
+    }
 }
 
 /// A team to launch, with everything that the command line and the config say about the launch.
@@ -171,7 +179,7 @@ impl LaunchArguments {
         let format = self.format(context);
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
-        check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
+        check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime.is_cleanup())?;
         let workspace = context.workspace.location.workspace()?;
         let plans = read_plans(&resolved.spec.plans, &workspace, resolved.accepts_for_plan())?;
         // A pipe can be read only once.
@@ -260,23 +268,6 @@ impl LaunchArguments {
             }
         })
     }
-}
-
-/// Refuses a goal of the command line, or a cleanup session, for a lead without a model: it would be ignored.
-pub(in crate::cli) fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime) -> CliResult<()> {
-    let is_cleanup =
-        matches!(lifetime, Lifetime::Session(Mode::RunCleanup) | Lifetime::FollowState(Some(Mode::RunCleanup)));
-    let (action, alternative) = match goal.filter(|goal| !goal.trim().is_empty()) {
-        Some(goal) => (format!("plan the goal `{}`", one_line(goal)), "leave the goal out"),
-        None if is_cleanup => ("lead a cleanup session".to_owned(), "use `brigade run` without a cleanup mode"),
-        None => return Ok(()),
-    };
-    if spec.lead.has_model() {
-        return Ok(());
-    }
-    let message = format!("cannot {action}: the lead's provider `{}` has no model", spec.lead.model.provider);
-    let table = format!("[teams.{}.lead]", one_line(spec.name.as_str()));
-    Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {alternative}")))
 }
 
 /// Returns true if a member runs the code blocks of its tasks.

@@ -4,11 +4,11 @@ use serde_json::value::RawValue;
 
 use super::context::Context;
 use super::error::CliResult;
-use super::launch::{Lifetime, check_lead_has_model, mode_parser};
+use super::launch::mode_parser;
 use super::output::CommandAnswer;
 use crate::api::lead_status::LeadStatus;
-use crate::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
-use crate::stores::workspace::OpenMode;
+use crate::api::state;
+use crate::domain::team::state::{Mode, SharedState};
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::team::{process, setter};
 use crate::ui::text::one_line;
@@ -34,19 +34,9 @@ impl State {
     /// The state file cannot be read or written, or the lead cannot follow the state.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let is_set = self.mode.is_some();
-        if self.mode == Some(Mode::RunCleanup)
-            && let Some(team) = LeadStatus::of(&context.workspace).await?.spec(&context.workspace.location)
-        {
-            check_lead_has_model(&team, None, Lifetime::FollowState(self.mode))?;
-        }
-        // A command that only shows something writes nothing.
-        let stores = context.workspace.stores(if is_set { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         let state = match self.mode {
-            Some(mode) => {
-                let desired = DesiredStateChange { mode, by: SetBy::Person, note: self.note, only_if: None };
-                Some(stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?)
-            }
-            None => stores.state.read().await?,
+            Some(mode) => Some(state::set_mode(&context.workspace, mode, self.note).await?),
+            None => state::read(&context.workspace).await?,
         };
         let Some(state) = state else {
             let answer = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
