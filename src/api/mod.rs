@@ -16,11 +16,13 @@
 //! | [`stop`] | stops the team or a teammate |
 //! | [`send`] | sends the person's messages |
 //! | [`state`] | the desired state of the team |
+//! | [`clean`] | finds and removes old files, branches and worktrees |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
+pub mod clean;
 pub mod cost;
 pub mod lead_status;
 pub mod location;

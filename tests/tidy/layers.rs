@@ -169,7 +169,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),
     ("src/embed/confinement.rs", "connects the repository to files"),
-    ("src/cli/clean.rs",     "removes files"),
+    ("src/api/clean.rs",     "removes files"),
     ("src/cli/consent/mod.rs", "lists the members that the roster adds"),
     ("src/cli/doctor.rs",    "inspects the files of this machine"),
     ("src/api/refusal.rs",   "hints for locked files and symbolic links"),
