@@ -176,6 +176,41 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/api/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
 ];
 
+/// Files of front ends that still open stores, with what they open them for. The function below `src/api` that replaces it removes the
+/// line.
+#[rustfmt::skip]
+const OPEN_STORES: &[(&str, &str)] = &[
+    ("src/cli/approvals.rs", "requests and their answers"),
+    ("src/cli/complete.rs", "words for completions"),
+    ("src/cli/consent/mod.rs", "tasks and mail of the list"),
+    ("src/cli/cost.rs", "the ledger, and its reset"),
+    ("src/cli/doctor.rs", "checks of the workspace"),
+    ("src/cli/doctor/board.rs", "checks of the board"),
+    ("src/cli/doctor/usage.rs", "checks of usage reports"),
+    ("src/cli/inbox.rs", "the person's mail"),
+    ("src/cli/log.rs", "subjects of tasks"),
+    ("src/cli/mcp/agent.rs", "the claims and the row of an agent of another program"),
+    ("src/cli/mcp/mod.rs", "the roster"),
+    ("src/cli/mcp/tools.rs", "mail and tasks of an agent of another program"),
+    ("src/cli/merge.rs", "the board after a merge"),
+    ("src/cli/repl/background.rs", "what waits for the person"),
+    ("src/cli/task_context.rs", "facts about tasks"),
+    ("src/cli/tasks/add.rs", "new tasks"),
+    ("src/cli/tasks/change.rs", "changes of tasks"),
+    ("src/cli/tasks/claim.rs", "claims"),
+    ("src/cli/tasks/complete.rs", "completions"),
+    ("src/cli/tasks/diff.rs", "the task of a diff"),
+    ("src/cli/tasks/import.rs", "plans"),
+    ("src/cli/tasks/list.rs", "the board"),
+    ("src/cli/tasks/rm.rs", "removals of tasks"),
+    ("src/cli/tasks/show.rs", "one task"),
+    ("src/cli/tasks/update.rs", "fields of tasks"),
+    ("src/cli/team.rs", "the view of a team"),
+    ("src/cli/transcript.rs", "a transcript"),
+    ("src/cli/watch/mod.rs", "events"),
+    ("src/cli/why.rs", "the reasons of a task"),
+];
+
 /// The kinds of stores, and the file system below them.
 const STORE_KINDS: &[&str] = &["file", "fs", "memory"];
 
@@ -312,6 +347,23 @@ fn stores_are_opened_through_their_table() {
         "stores: only the files of KNOW_A_STORE (tests/tidy/layers.rs) use a kind of store",
         &complaints,
     );
+}
+
+#[test]
+fn front_ends_open_no_store() {
+    let opens = |source: &&Source| {
+        let is_front_end = ["main", "cli", "ui"].contains(&source.layer().as_str());
+        is_front_end && paths_of(source).iter().any(|path| path.parts.iter().any(|part| part == "OpenMode"))
+    };
+    let openers: Vec<&Path> = sources().iter().filter(opens).map(|source| source.path.as_path()).collect();
+    let is_known = |path: &&&Path| OPEN_STORES.iter().any(|(file, _)| **path == Path::new(file));
+    let strangers = openers.iter().filter(|path| !is_known(path));
+    let mut complaints: Vec<String> =
+        strangers.map(|path| format!("{}: ask a function of `api`, which opens the stores", path.display())).collect();
+    let unused = OPEN_STORES.iter().filter(|(file, _)| !openers.contains(&Path::new(file)));
+    complaints
+        .extend(unused.map(|(file, reason)| format!("OPEN_STORES: {file} opens no store ({reason}); remove the line")));
+    assert_no_complaints("stores: no file above `api` opens them, except those of OPEN_STORES", &complaints);
 }
 
 #[test]
