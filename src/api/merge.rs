@@ -18,6 +18,15 @@ use crate::sandbox::filter::own_program_path;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
 
+/// The work of a team that was taken over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merged {
+    /// The branches and commits.
+    pub take_over: TakeOver,
+    /// The state of the team branch afterwards, if it can be read.
+    pub status: Option<TeamBranchStatus>,
+}
+
 /// The team branch of a team with worktrees, as seen from the person's checkout.
 #[derive(Debug, Clone)]
 pub struct TeamBranch {
@@ -86,13 +95,16 @@ impl TeamBranch {
     ///
     /// # Errors
     /// Git cannot merge, or the workspace cannot be used.
-    pub async fn take_over(&self, workspace: &Workspace) -> ApiResult<TakeOver> {
+    pub async fn take_over(&self, workspace: &Workspace) -> ApiResult<Merged> {
         let drivers = drivers(workspace.location.sandbox(Some(&self.team))?);
         // Without the board, only the text about a deleted branch is shorter.
         let board = workspace.board(OpenMode::ReadOnly).await?;
         let recorded = board.view().await.map(|view| recorded_merges(&view)).unwrap_or_default();
         let (team, branch) = (self.team.name.as_str(), self.team.target_branch());
-        Ok(GitRepository::take_over(&self.folder, team, &branch, &recorded, drivers)?)
+        let take_over = GitRepository::take_over(&self.folder, team, &branch, &recorded, drivers)?;
+        // The work is merged, so a board that cannot be read is no error here.
+        let view = board.view().await.ok();
+        Ok(Merged { take_over, status: self.status(view.as_deref()).ok() })
     }
 
     /// Records that the person's branch has the team's work in another form. The team branch starts from the person's commit, and a ref

@@ -17,6 +17,7 @@
 //! | [`send`] | sends the person's messages |
 //! | [`state`] | the desired state of the team |
 //! | [`clean`] | finds and removes old files, branches and worktrees |
+//! | [`transcript`] | what a member's model read and wrote |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
@@ -36,6 +37,7 @@ pub mod state;
 pub mod stop;
 pub mod task;
 pub mod team;
+pub mod transcript;
 pub mod trust;
 pub mod workspace;
 

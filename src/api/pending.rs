@@ -2,9 +2,29 @@
 
 use serde::Serialize;
 
+use super::refusal::ApiResult;
+use super::workspace::Workspace;
 use crate::domain::team::approval::RequestKind;
-use crate::domain::team::name::LEAD;
-use crate::service::pending::PendingForPerson;
+use crate::domain::team::name::{HUMAN, LEAD};
+pub use crate::service::pending::PendingForPerson;
+use crate::stores::workspace::OpenMode;
+
+/// Reads everything that waits for the person now.
+///
+/// # Errors
+/// The workspace does not exist, or a store cannot be read.
+pub async fn waiting(workspace: &Workspace) -> ApiResult<PendingForPerson> {
+    Ok(PendingForPerson::of(&workspace.stores(OpenMode::ReadOnly).await?).await?)
+}
+
+/// Returns true if there may be mail for the person. No mail is read for that.
+///
+/// # Errors
+/// The workspace does not exist, or the mailbox cannot be read.
+pub async fn has_mail(workspace: &Workspace) -> ApiResult<bool> {
+    let names = workspace.stores(OpenMode::ReadOnly).await?.mailbox.recipients_with_mail().await?;
+    Ok(names.iter().any(|name| name == HUMAN))
+}
 
 /// The things that wait for the person, as numbers and ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]

@@ -6,11 +6,10 @@ use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::team::team_choice_error;
 use crate::api::lead_status::LeadStatus;
-use crate::api::merge::{TakeOver, TeamBranch};
+use crate::api::merge::{Merged, TakeOver, TeamBranch};
 use crate::domain::git::dropped_lines::short_commit;
 use crate::domain::log::event::Notice;
 use crate::domain::team::team_spec::TeamSpec;
-use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::pending::team_branch as team_branch_text;
 use crate::ui::text::{count, one_line};
@@ -60,8 +59,8 @@ impl Merge {
 
 async fn merge(context: &Context, team: &TeamSpec, team_branch: &TeamBranch) -> CliResult<CommandAnswer> {
     let branch = team.target_branch();
-    let TakeOver { into, before, after, is_taken, unsigned_commits } =
-        team_branch.take_over(&context.workspace).await?;
+    let Merged { take_over, status } = team_branch.take_over(&context.workspace).await?;
+    let TakeOver { into, before, after, is_taken, unsigned_commits } = take_over;
     let data = serde_json::json!({
         "team": team.name, "branch": branch, "into": into, "before": before, "after": after, "taken": is_taken,
         "unsigned_commits": unsigned_commits,
@@ -84,10 +83,7 @@ async fn merge(context: &Context, team: &TeamSpec, team_branch: &TeamBranch) -> 
             shell_word(&branch.full())
         )
     });
-    // The work is merged, so a board that cannot be read is no error here.
-    let board = context.workspace.board(OpenMode::ReadOnly).await?;
-    let view = board.view().await.ok();
-    let sentence = team_branch.status(view.as_deref()).ok().as_ref().and_then(team_branch_text);
+    let sentence = status.as_ref().and_then(team_branch_text);
     Ok(answer.notes(unsigned.into_iter().chain(sentence)))
 }
 

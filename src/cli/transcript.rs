@@ -5,9 +5,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
-use crate::api::members;
-use crate::domain::team::name::LEAD;
-use crate::stores::workspace::OpenMode;
+use crate::api;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{count, one_line};
 use crate::ui::transcript::render;
@@ -33,17 +31,16 @@ impl Transcript {
     /// # Errors
     /// There is no such member, or its transcript cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
-        let name = &members::find_name(&context.workspace, &self.name, &[LEAD]).await?;
-        let records = stores.transcripts.load(name).await?;
+        let api::transcript::Transcript { name, records } =
+            api::transcript::Transcript::read(&context.workspace, &self.name).await?;
         let hidden = records.len().saturating_sub(usize::try_from(self.last).unwrap_or(usize::MAX));
         let output = context.output;
         let answer = output
             .answer(&&records[hidden..], || render(&records[hidden..], output.columns, output.renders_markdown()))?;
-        let all = format!("`brigade transcript {} -n {}`", shell_word(name), records.len());
+        let all = format!("`brigade transcript {} -n {}`", shell_word(&name), records.len());
         let answer = page_answer(context, answer, &all);
         Ok(match (records.len(), hidden) {
-            (0, _) => answer.note(format!("the transcript of {} is empty", one_line(name))),
+            (0, _) => answer.note(format!("the transcript of {} is empty", one_line(&name))),
             (_, 0) => answer,
             _ => answer.note(format!("{} before: {all}", count(hidden, "record"))),
         })

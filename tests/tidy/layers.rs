@@ -192,8 +192,6 @@ const OPEN_STORES: &[(&str, &str)] = &[
     ("src/cli/mcp/agent.rs", "the claims and the row of an agent of another program"),
     ("src/cli/mcp/mod.rs", "the roster"),
     ("src/cli/mcp/tools.rs", "mail and tasks of an agent of another program"),
-    ("src/cli/merge.rs", "the board after a merge"),
-    ("src/cli/repl/background.rs", "what waits for the person"),
     ("src/cli/task_context.rs", "facts about tasks"),
     ("src/cli/tasks/add.rs", "new tasks"),
     ("src/cli/tasks/change.rs", "changes of tasks"),
@@ -206,8 +204,6 @@ const OPEN_STORES: &[(&str, &str)] = &[
     ("src/cli/tasks/show.rs", "one task"),
     ("src/cli/tasks/update.rs", "fields of tasks"),
     ("src/cli/team.rs", "the view of a team"),
-    ("src/cli/transcript.rs", "a transcript"),
-    ("src/cli/watch/mod.rs", "events"),
     ("src/cli/why.rs", "the reasons of a task"),
 ];
 

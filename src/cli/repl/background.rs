@@ -9,12 +9,11 @@ use tokio::task::{JoinError, JoinSet};
 use super::columns;
 use super::completion::{EmptyLine, OpenQuestion};
 use super::screen::Printer;
+use crate::api::pending::{self, PendingForPerson};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::domain::team::approval::Request;
-use crate::domain::team::name::{HUMAN, LEAD};
-use crate::service::pending::PendingForPerson;
-use crate::stores::workspace::OpenMode;
+use crate::domain::team::name::LEAD;
 use crate::ui::approvals;
 use crate::ui::text::{cut, one_line};
 
@@ -146,17 +145,13 @@ impl JobContext {
 
     /// Returns true if there may be mail for the person. No mail is read for that.
     fn has_mail(&self) -> bool {
-        let waiting = async {
-            Ok(self.context.workspace.stores(OpenMode::ReadOnly).await?.mailbox.recipients_with_mail().await?)
-        };
         // The command that reads the mail reports the error.
-        wait_for(waiting).map_or(true, |names: Vec<String>| names.iter().any(|name| name == HUMAN))
+        wait_for(async { Ok(pending::has_mail(&self.context.workspace).await?) }).unwrap_or(true)
     }
 
     /// The things that wait for the person; nothing if they cannot be read, which the commands that show them report.
     fn waiting(&self) -> PendingForPerson {
-        wait_for(async { Ok(PendingForPerson::of(&self.context.workspace.stores(OpenMode::ReadOnly).await?).await?) })
-            .unwrap_or_default()
+        wait_for(async { Ok(pending::waiting(&self.context.workspace).await?) }).unwrap_or_default()
     }
 
     /// Prints the things that have waited since before the interactive session began.

@@ -24,9 +24,9 @@ use super::logging;
 use super::output::CommandAnswer;
 use super::signals::Signals;
 use super::surface::Surface;
+use crate::api::run::{self, RunChoice};
 use crate::platform::terminal;
-use crate::ports::{EventReader, Runs};
-use crate::stores::workspace::OpenMode;
+use crate::ports::EventReader;
 use keys::Effect;
 use model::{Argv, Model};
 use snapshot::Snapshot;
@@ -69,7 +69,7 @@ impl Watch {
             return Err(CliError::usage(format!("`brigade watch` needs a terminal{which}"))
                 .hint("`brigade team --json`, `brigade log --follow`, or `brigade run --progress plain`"));
         }
-        let events = context.workspace.stores(OpenMode::ReadOnly).await?.events.reader(Runs::Newest);
+        let events = run::reader(&context.workspace, RunChoice::Nth(1)).await?;
         let mut signals = Signals::listen(true)?;
         let cannot_use = |error: io::Error| CliError::refused(format!("cannot use the terminal: {error}"));
         // The first reading reports errors before the screen changes.
