@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use serde::Serialize;
+
 use crate::config::CONFIG_FILE;
 use crate::config::diagnostics::{ConfigError, Problem};
 use crate::domain::task::task_error::TaskError;
@@ -18,7 +20,8 @@ use crate::ui::text::one_line;
 use crate::ui::why::restore_hint;
 
 /// The kind of a refusal, for a front end that maps it to an exit code or a status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
     /// The request, the config or a plan is invalid. The same request fails again until it is corrected.
     Invalid,
@@ -29,7 +32,7 @@ pub enum RefusalCode {
 }
 
 /// The reason why a request was not carried out, and the next step. Unless `done` names tasks, nothing was changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The kind.
@@ -39,8 +42,10 @@ pub struct Refusal {
     /// The next step, if there is one.
     pub next: Option<String>,
     /// The tasks that were changed before the refusal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<TaskId>,
     /// The problems of a config or plan file. `message` has their headlines, and `next` is that of the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
 }
 

@@ -66,23 +66,10 @@ impl CliError {
             error["done"] = json!(self.done);
         }
         if !self.problems.is_empty() {
-            error["errors"] = self.problems.iter().map(problem_json).collect();
+            error["errors"] = json!(self.problems);
         }
         json!({ "schema_version": 1, "error": error }).to_string()
     }
-}
-
-/// A problem for programs. Unknown positions are left out.
-fn problem_json(problem: &Problem) -> serde_json::Value {
-    let mut value = json!({ "message": problem.message, "hint": problem.hint });
-    if let Some(file) = &problem.file {
-        value["file"] = json!(file.to_string_lossy());
-        value["line"] = json!(problem.line);
-    }
-    if problem.column > 0 {
-        value["column"] = json!(problem.column);
-    }
-    value
 }
 
 /// All errors that the engine's interface turns into a [`Refusal`], and refusals themselves.

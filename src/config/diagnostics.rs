@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+
 use crate::domain::text::suggestion::did_you_mean;
 use crate::domain::text::system_error;
 
@@ -83,6 +85,23 @@ pub struct Problem {
     pub marked_chars: usize,
     pub message: String,
     pub hint: Option<String>,
+}
+
+/// For programs: the message, the hint, and the known parts of the position.
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry("message", &self.message)?;
+        fields.serialize_entry("hint", &self.hint)?;
+        if let Some(file) = &self.file {
+            fields.serialize_entry("file", &file.to_string_lossy())?;
+            fields.serialize_entry("line", &self.line)?;
+        }
+        if self.column > 0 {
+            fields.serialize_entry("column", &self.column)?;
+        }
+        fields.end()
+    }
 }
 
 /// A value that a setting does not allow.
