@@ -24,7 +24,7 @@ const BOUND: &str = ".take(";
 /// Permitted calls: the file, the call, and its bound. An unused line must be removed.
 const BOUNDED: &[(&str, &str, &str)] = &[
     (
-        "src/cli/clean.rs",
+        "src/api/clean.rs",
         "read_dir(",
         "takes a limited number of entries, of folders that confined commands cannot write",
     ),
