@@ -32,7 +32,7 @@ const NAMED_MAX: usize = 5;
 /// The name of the lead during the clean-up. No team can start meanwhile.
 const CLEANER: &str = "brigade-clean";
 
-/// The things to clean besides records of dead workers, rotated logs and invalid files that were set aside.
+/// The things to clean, in addition to records of dead workers, rotated logs and invalid files that were set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Selection {
     /// The transcripts, and the mail in delivery.

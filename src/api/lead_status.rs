@@ -57,9 +57,9 @@ impl LeadProcess {
 pub enum Delivery {
     /// At the next turn, or at once if the member is idle.
     Now,
-    /// When a person or a program ends the pause of the team.
+    /// After a person or a program ends the pause of the team.
     AfterPause,
-    /// When a team is launched.
+    /// At the next launch of a team.
     AtNextLaunch,
 }
 

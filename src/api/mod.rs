@@ -1,4 +1,4 @@
-//! What a front end can ask, order and hear in one workspace. Each question has a typed view, without text for people.
+//! The questions, orders and events of one workspace, for every front end. Each question has a typed view, without text for people.
 //!
 //! A function takes a [`Workspace`] and returns data, or a [`Refusal`]. No function prints, asks a person, or reads the terminal or the
 //! process's environment.

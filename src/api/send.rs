@@ -24,7 +24,7 @@ pub struct Sent {
     pub left_out: Vec<Name>,
     /// The recipient, if its provider has no model: it reads the mail and cannot answer.
     pub without_model: Option<Name>,
-    /// When the message is read.
+    /// The time at which the message is read.
     pub reading: Reading,
 }
 

@@ -46,9 +46,9 @@ pub enum TeammateStop {
     Asked {
         /// The id of the message.
         id: String,
-        /// When it stops.
+        /// The time at which it stops.
         when: StopTime,
-        /// When it starts again.
+        /// The time at which it starts again.
         next_start: NextStart,
     },
 }
@@ -71,7 +71,7 @@ pub enum StopTime {
 pub enum NextStart {
     /// At the next launch, because it is in the config.
     NextLaunch,
-    /// When the lead spawns it.
+    /// As soon as the lead spawns it.
     Spawn,
 }
 
