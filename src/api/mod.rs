@@ -18,6 +18,7 @@
 //! | [`state`] | the desired state of the team |
 //! | [`clean`] | finds and removes old files, branches and worktrees |
 //! | [`transcript`] | what a member's model read and wrote |
+//! | [`outside_agent`] | an agent of another program that works on the board |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`cost`] | the usage of a team and its budgets |
@@ -29,6 +30,7 @@ pub mod lead_status;
 pub mod location;
 pub mod members;
 pub mod merge;
+pub mod outside_agent;
 pub mod pending;
 pub mod refusal;
 pub mod run;

@@ -190,7 +190,6 @@ const OPEN_STORES: &[(&str, &str)] = &[
     ("src/cli/inbox.rs", "the person's mail"),
     ("src/cli/log.rs", "subjects of tasks"),
     ("src/cli/mcp/agent.rs", "the claims and the row of an agent of another program"),
-    ("src/cli/mcp/mod.rs", "the roster"),
     ("src/cli/mcp/tools.rs", "mail and tasks of an agent of another program"),
     ("src/cli/task_context.rs", "facts about tasks"),
     ("src/cli/tasks/add.rs", "new tasks"),

@@ -18,17 +18,16 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer, ServerInitializeError};
 use rmcp::transport::stdio;
 
-use self::agent::OutsideAgent;
+use self::agent::ServedAgent;
 use self::tools::{McpToolEntry, TOOLS};
 use super::arguments::lease;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::signals::Signals;
+use crate::api::outside_agent::OutsideAgent;
 use crate::domain::task::trimmed_words;
-use crate::domain::team::name::Name;
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
-use crate::stores::workspace::OpenMode;
 
 /// Serve the task board to an agent of another program, over MCP
 ///
@@ -67,9 +66,10 @@ impl Mcp {
                 CliError::usage("cannot serve an agent without a name").hint("pass one: `brigade mcp --as NAME`")
             );
         };
-        let name = outside_name(name, context).await?;
+        let name = OutsideAgent::checked_name(&context.workspace, name).await?;
         let mut signals = Signals::listen(false)?;
-        let agent = Arc::new(OutsideAgent::new(name, trimmed_words(&self.can), self.lease, context));
+        let identity = OutsideAgent { name, capabilities: trimmed_words(&self.can), lease: self.lease };
+        let agent = Arc::new(ServedAgent::new(identity, context));
         agent.join().await?;
         let served = tokio::select! {
             served = serve(Arc::clone(&agent)) => served,
@@ -100,31 +100,8 @@ impl Mcp {
     }
 }
 
-/// Checks the name of an agent of another program.
-async fn outside_name(text: &str, context: &Context) -> CliResult<Name> {
-    let name = Name::new(text)?;
-    let taken = |reason: String| {
-        CliError::usage(format!("cannot serve an agent as `{name}`: {reason}"))
-            .hint("pass a name that no member has: `brigade mcp --as NAME`")
-    };
-    if name.is_reserved() {
-        return Err(taken("the name is reserved".to_owned()));
-    }
-    let teams = context.workspace.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
-    for team in teams.iter().filter_map(|team| context.workspace.location.team_if_valid(Some(team))) {
-        if team.members.iter().any(|member| member.name.is_same(name.as_str())) {
-            return Err(taken(format!("it is a member of team {}", team.name)));
-        }
-    }
-    let roster = context.workspace.stores(OpenMode::ReadOnly).await?.roster.read().await?;
-    if roster.iter().any(|row| !row.is_outside() && name.is_same(&row.name)) {
-        return Err(taken("a team's lead has added a member of this name".to_owned()));
-    }
-    Ok(name)
-}
-
 /// Serves the client on stdin and stdout until it closes stdin.
-async fn serve(agent: Arc<OutsideAgent>) -> CliResult<()> {
+async fn serve(agent: Arc<ServedAgent>) -> CliResult<()> {
     let failed = |error: String| CliError::refused(format!("cannot serve the MCP client: {error}"));
     let server = match McpHandler(agent).serve(stdio()).await {
         Ok(server) => server,
@@ -136,7 +113,7 @@ async fn serve(agent: Arc<OutsideAgent>) -> CliResult<()> {
 }
 
 /// The MCP server of one agent.
-struct McpHandler(Arc<OutsideAgent>);
+struct McpHandler(Arc<ServedAgent>);
 
 impl ServerHandler for McpHandler {
     fn get_info(&self) -> ServerConfig {

@@ -12,8 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::agent::OutsideAgent;
-use crate::api::members;
+use super::agent::ServedAgent;
 use crate::cli::arguments::acting_name;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -26,13 +25,10 @@ use crate::cli::tasks::list::List;
 use crate::cli::tasks::show::Show;
 use crate::domain::task::transition::{Action, Change};
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
-use crate::domain::team::message::MessageType;
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::team_spec::ToolLimits;
 use crate::domain::text::output::bounded;
-use crate::service::claims::claim_with_lease;
 use crate::service::completion::TaskReport;
-use crate::service::messages::{SendError, Sender};
 use crate::stores::workspace::OpenMode;
 use crate::tools::arguments::ArgumentSchema;
 use crate::tools::table::Audience;
@@ -47,12 +43,12 @@ trait AgentTool: DeserializeOwned + JsonSchema + Send {
     const NAME: &'static str;
 
     /// Runs the tool and returns the text for the agent.
-    async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String>;
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String>;
 }
 
 /// Runs a tool with the arguments of a call.
 type Run =
-    for<'a> fn(Value, &'a OutsideAgent, &'a Context) -> Pin<Box<dyn Future<Output = CliResult<String>> + Send + 'a>>;
+    for<'a> fn(Value, &'a ServedAgent, &'a Context) -> Pin<Box<dyn Future<Output = CliResult<String>> + Send + 'a>>;
 
 /// One line of the table.
 pub struct McpToolEntry {
@@ -116,7 +112,7 @@ struct TaskList {
 impl AgentTool for TaskList {
     const NAME: &'static str = "task_list";
 
-    async fn run(self, _: &OutsideAgent, context: &Context) -> CliResult<String> {
+    async fn run(self, _: &ServedAgent, context: &Context) -> CliResult<String> {
         Ok(plain(context, &List::with_status(self.status).run(context).await?))
     }
 }
@@ -131,7 +127,7 @@ struct TaskGet {
 impl AgentTool for TaskGet {
     const NAME: &'static str = "task_get";
 
-    async fn run(self, _: &OutsideAgent, context: &Context) -> CliResult<String> {
+    async fn run(self, _: &ServedAgent, context: &Context) -> CliResult<String> {
         Ok(plain(context, &Show::one(self.task_id).run(context).await?))
     }
 }
@@ -163,7 +159,7 @@ struct TaskCreate {
 impl AgentTool for TaskCreate {
     const NAME: &'static str = "task_create";
 
-    async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
         let owner = self.owner.as_deref().map(acting_name).transpose()?;
         let task = NewTask {
             subject: self.subject,
@@ -175,7 +171,7 @@ impl AgentTool for TaskCreate {
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()
         };
-        Ok(plain(context, &add(context, task, &agent.actor()).await?))
+        Ok(plain(context, &add(context, task, &agent.identity.actor()).await?))
     }
 }
 
@@ -190,19 +186,20 @@ struct ClaimTask {
 impl AgentTool for ClaimTask {
     const NAME: &'static str = "claim_task";
 
-    async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
         let mut held = agent.held.lock().await;
         if let Some(claim) = held.claim {
-            if agent.renew(claim, context).await? {
+            if agent.identity.renew(&context.workspace, claim).await? {
                 let text = format!("cannot claim a task: you hold {}; report it first with `task_update`", claim.task);
                 return Err(CliError::refused(text));
             }
             held.claim = None;
         }
-        let stores = context.workspace.stores(OpenMode::Write).await?;
-        let capabilities = agent.capabilities.clone();
-        let Some(task) = claim_with_lease(&stores, self.task_id, &agent.name, capabilities, agent.lease).await? else {
-            return Ok(format!("no task is claimable for {}; `task_list` shows why each task waits", agent.name));
+        let Some(task) = agent.identity.claim(&context.workspace, self.task_id).await? else {
+            return Ok(format!(
+                "no task is claimable for {}; `task_list` shows why each task waits",
+                agent.identity.name
+            ));
         };
         held.claim = Some(ClaimRef::of(&task));
         let card = plain(context, &Show::one(task.id).run(context).await?);
@@ -238,7 +235,7 @@ enum NewStatus {
 impl AgentTool for TaskUpdate {
     const NAME: &'static str = "task_update";
 
-    async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
         let id = self.task_id;
         let action = match self.status {
             NewStatus::Completed => Action::Complete,
@@ -280,25 +277,8 @@ struct SendMessage {
 impl AgentTool for SendMessage {
     const NAME: &'static str = "send_message";
 
-    async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
-        if self.content.trim().is_empty() {
-            return Err(CliError::usage("cannot send an empty message"));
-        }
-        let stores = context.workspace.stores(OpenMode::Write).await?;
-        let members = match members::open_inboxes(&context.workspace, &stores).await? {
-            Some(team) => members::names_of_team(&team, &stores.roster.read().await?),
-            None => Vec::new(),
-        };
-        let sender = Sender { name: &agent.name, is_lead: false, members };
-        let sent = context
-            .workspace
-            .outbox(&stores)
-            .send_from_member(&sender, &self.to, MessageType::Message, &self.content)
-            .await;
-        sent.map_err(|error| match error {
-            SendError::Store(error) => error.into(),
-            error => CliError::refused(error.to_string()),
-        })?;
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
+        agent.identity.send(&context.workspace, &self.to, &self.content).await?;
         Ok(format!("sent to {}", self.to.trim()))
     }
 }
@@ -311,10 +291,10 @@ struct ReadInbox {}
 impl AgentTool for ReadInbox {
     const NAME: &'static str = "read_inbox";
 
-    async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
         let mut held = agent.held.lock().await;
         let stores = context.workspace.stores(OpenMode::Write).await?;
-        let mut mail = UnreadMail::take(&stores, agent.name.as_str()).await?;
+        let mut mail = UnreadMail::take(&stores, agent.identity.name.as_str()).await?;
         if mail.new.is_empty() {
             return Ok("no mail waits for you".to_owned());
         }
