@@ -8,14 +8,15 @@ use super::live::VisibleStatus;
 use super::style::{BOLD, DIM, WARN, paint};
 use super::tasks;
 use super::team;
-use super::text::{count, cut, duration, elapsed, one_line, reason, wrap};
+use super::text::{count, cut, duration, elapsed, one_line, wrap};
 use super::timeline::Timeline;
 use crate::api::task::TaskContext;
 use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
 use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::log::replay::ReplayState;
 use crate::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task::TaskId;
+use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::budget::Budget;
 use crate::domain::team::state::SetBy;
 use crate::domain::team::waiting_for::WaitingFor;
@@ -230,19 +231,18 @@ fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> Option<String> {
         return Some(format!("failed {} of {}", new.failures, new.max_attempts));
     }
     if old.summary != new.summary {
-        return Some(format!("result: {}", reason(&new.summary)));
+        return Some(format!("result: {}", summary_of(&new.summary)));
     }
     if old == new { None } else { Some("was edited".to_owned()) }
 }
 
-/// Returns the event, its changes, the team and the board, in about `lines_max` lines. Tasks in progress come first.
+/// Returns the event, its changes, the team and the board.
 pub fn render(
     place: &ReplayPosition<'_>,
     event: &Event,
     before: &ReplayState,
     after: &ReplayState,
     columns: usize,
-    lines_max: usize,
 ) -> String {
     let head = format!("event {} of {}", event.seq, place.last);
     let rest = format!(
@@ -271,32 +271,14 @@ pub fn render(
     let view = board(after);
     if !view.tasks.is_empty() {
         out.push('\n');
+        let context = TaskContext::of(&view, event.at);
+        out += &tasks::list(view.tasks.values().map(AsRef::as_ref), &context, columns);
     }
-    let rows_max = lines_max.saturating_sub(out.lines().count() + 2).max(3);
-    let shown = choose(&view, rows_max);
-    let context = TaskContext::of(&view, event.at);
-    if !shown.is_empty() {
-        out += &tasks::list(shown.iter().copied(), &context, columns);
-    }
-    let hidden = view.tasks.len() - shown.len();
-    let more = if hidden > 0 { format!("; {hidden} not shown") } else { String::new() };
-    let _ = writeln!(out, "{}", paint(DIM, &cut(&format!("{}{more}", tasks::counts_text(&view)), columns)));
+    let _ = writeln!(out, "{}", paint(DIM, &cut(&tasks::counts_text(&view), columns)));
     for line in view.invalid.iter().map(tasks::invalid_file_warning) {
         let _ = writeln!(out, "{line}");
     }
     out
-}
-
-/// Returns the tasks to show, by number. Tasks in progress are kept first, then failed, pending and completed ones.
-fn choose(view: &BoardView, rows_max: usize) -> Vec<&Task> {
-    let mut tasks: Vec<&Task> = view.tasks.values().map(AsRef::as_ref).collect();
-    if tasks.len() > rows_max {
-        let order = [TaskStatus::InProgress, TaskStatus::Failed, TaskStatus::Pending, TaskStatus::Completed];
-        tasks.sort_by_key(|task| order.iter().position(|status| *status == task.status));
-        tasks.truncate(rows_max);
-        tasks.sort_unstable_by_key(|task| task.id);
-    }
-    tasks
 }
 
 #[cfg(test)]
@@ -304,6 +286,7 @@ mod tests {
     use super::*;
     use crate::domain::log::event::NewEvent;
     use crate::domain::log::snapshot::TaskClaimSnapshot;
+    use crate::domain::task::TaskStatus;
     use crate::domain::team::phase::ReportedPhase;
     use crate::domain::team::state::Mode;
 
@@ -367,7 +350,7 @@ mod tests {
     fn shown(events: &[Event], columns: usize) -> String {
         let (last, before) = events.split_last().unwrap();
         let place = ReplayPosition { run: 2, team: "crew", began: run()[0].at, last: 12 };
-        let text = render(&place, last, &ReplayState::of(before), &ReplayState::of(events), columns, 40);
+        let text = render(&place, last, &ReplayState::of(before), &ReplayState::of(events), columns);
         anstream::adapter::strip_str(&text).to_string()
     }
 
@@ -392,18 +375,5 @@ mod tests {
         let old = run.into_iter().map(|event| Event { row: None, ..event });
         let old = unknown(&ReplayState::of(&old.collect::<Vec<_>>()));
         assert_eq!((old.len(), old[0].contains("an older version wrote this log")), (1, true), "{old:?}");
-    }
-
-    #[test]
-    fn replay_view_of_large_board_keeps_running_task() {
-        let mut replay = ReplayState::of(&run());
-        for id in 3..500 {
-            let status = if id == 444 { TaskStatus::InProgress } else { TaskStatus::Completed };
-            Arc::make_mut(&mut replay.tasks)
-                .insert(TaskId(id), Arc::new(TaskSnapshot { status, ..TaskSnapshot::new(TaskId(id), "s") }));
-        }
-        let view = board(&replay);
-        let chosen: Vec<u64> = choose(&view, 5).iter().map(|task| task.id.0).collect();
-        assert_eq!(chosen, [1, 2, 3, 4, 444]);
     }
 }

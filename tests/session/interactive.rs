@@ -297,49 +297,6 @@ fn session_compacts_and_watches_teammates() {
     assert!(!session.shown().contains("SUMMARY"), "a summary is shown to the person: {}", session.shown());
 }
 
-#[test]
-fn replay_steps_through_run_on_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(
-        folder.path().join("plan.md"),
-        "## Dig\n\n```sh\ntrue\n```\n\n## Plant\nafter: Dig\n\n```sh\ntrue\n```\n",
-    )
-    .unwrap();
-    let config = "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"ada\"\n";
-    fs::write(folder.path().join("brigade.toml"), config).unwrap();
-    assert!(brigade(folder.path(), &["run"]).output().unwrap().status.success());
-    let log = fs::read_to_string(folder.path().join(".team/events.jsonl")).unwrap();
-    let last = log.lines().count();
-    let mut session = TestSession::with(folder, &["replay"], 40, 100, "xterm-256color");
-    session.wait_until("the replay starts at a complete state", |shown| {
-        shown.contains(&format!("of {last}, run 1 of crew")) && !shown.contains("not known:")
-    });
-    let begun = session.replay_position(last, 0);
-    session.type_in("b\r");
-    session.wait_until("the first change of the board", |shown| shown.contains("#1 was added: Dig"));
-    let plants = |shown: &str| shown.contains("#2 is in_progress (ada)") && shown.contains("in_progress  ada");
-    let begun = session.replay_position(last, begun);
-    session.type_in("#2\r");
-    let mut at = session.replay_position(last, begun);
-    session.wait_until("the hint for Enter", |shown| shown.contains("Enter: `#2` again"));
-    while !plants(&session.shown()) {
-        session.type_in("\r");
-        at = session.replay_position(last, at);
-    }
-    session.type_in("latest\r");
-    session
-        .wait_until("the end", |shown| shown.contains("crew is not running") && shown.contains("2 tasks: 2 completed"));
-    session.wait_for_line(&format!("{last}/{last}> "));
-    session.type_in("n\r");
-    session.wait_until("the end of the events", |shown| shown.contains("this is the last event of the run"));
-    session.type_in("p 3\r");
-    session.wait_for_line(&format!("{}/{last}> ", last - 3));
-    session.type_in("nowhere\r");
-    session.wait_until("the usage is shown", |shown| shown.contains("? shows the help"));
-    session.type_in("q\r");
-    assert_eq!(session.code(), Some(0));
-}
-
 /// The terminal belongs to one process group. The others must neither read it nor hang without it.
 #[cfg(target_os = "linux")]
 #[test]

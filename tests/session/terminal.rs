@@ -177,20 +177,6 @@ impl TestSession {
         }
     }
 
-    /// Waits until a replay of `last` events asks at an event after `before`. Returns the number of that event.
-    pub fn replay_position(&self, last: usize, before: usize) -> usize {
-        let began = Instant::now();
-        loop {
-            let asked = self.line();
-            match asked.trim_end().strip_suffix(&format!("/{last}>")).and_then(|at| at.parse().ok()) {
-                Some(at) if at > before => return at,
-                _ => {}
-            }
-            assert!(began.elapsed() < WAIT_TIME_MAX, "the replay stays at event {before}\n{}", self.shown());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
     pub fn type_in(&mut self, text: &str) {
         self.ours.write_all(text.as_bytes()).unwrap();
     }

@@ -32,8 +32,6 @@ pub struct ReplayState {
     pub tasks: Arc<BTreeMap<TaskId, Arc<TaskSnapshot>>>,
     /// Files that are not valid tasks.
     pub invalid_files: Vec<InvalidFileSnapshot>,
-    /// The number of changes of the board.
-    pub board_changes: u64,
     /// True after the first event with rows of the whole board.
     pub has_whole_board: bool,
     /// The number of the whole board's tasks in the events that follow.
@@ -90,7 +88,6 @@ impl ReplayState {
                 tasks.iter().for_each(|row| self.insert_task(row));
                 if let Some(invalid_files) = invalid_files {
                     self.invalid_files.clone_from(invalid_files);
-                    self.board_changes += 1;
                 }
                 self.tasks_to_follow = *tasks_to_follow;
             }
@@ -134,30 +131,22 @@ impl ReplayState {
         self.tasks = Arc::default();
         self.invalid_files.clear();
         self.has_whole_board = true;
-        self.board_changes += 1;
     }
 
     fn remove_task(&mut self, task: TaskId) {
         if self.tasks.contains_key(&task) {
             Arc::make_mut(&mut self.tasks).remove(&task);
-            self.board_changes += 1;
         }
     }
 
     fn insert_task(&mut self, row: &Arc<TaskSnapshot>) {
         if self.tasks.get(&row.task) != Some(row) {
             Arc::make_mut(&mut self.tasks).insert(row.task, Arc::clone(row));
-            self.board_changes += 1;
         }
     }
 
     fn insert_member(&mut self, member: &Arc<MemberSnapshot>) {
         self.members.insert(member.name.clone(), Arc::clone(member));
-    }
-
-    /// Returns true if every task and member is known.
-    pub fn is_complete(&self) -> bool {
-        self.has_whole_board && self.tasks_to_follow == 0 && !self.lacks_rows
     }
 
     /// Returns the events that have all rows of this state.
@@ -226,17 +215,17 @@ mod tests {
         let sample = include_str!("../../../tests/contracts/events.jsonl");
         let old: Vec<Event> = sample.lines().take(8).map(|line| serde_json::from_str(line).unwrap()).collect();
         let replay = ReplayState::of(&old);
-        assert!(replay.lacks_rows && !replay.is_complete());
+        assert!(replay.lacks_rows);
         assert_eq!((replay.tasks.len(), replay.members.contains_key("alice")), (0, false));
     }
 
     #[test]
-    fn replay_is_complete_after_last_row_of_board() {
+    fn replay_counts_rows_of_board_to_follow() {
         let log = numbered(whole_board_events(rows(250), Vec::new()));
         let to_follow: Vec<u64> = (1..=3).map(|count| ReplayState::of(&log[..count]).tasks_to_follow).collect();
         assert_eq!(to_follow, [150, 50, 0]);
         let replay = ReplayState::of(&log);
-        assert!(replay.is_complete() && replay.tasks.values().cloned().eq(rows(250)));
+        assert!(replay.has_whole_board && replay.tasks.values().cloned().eq(rows(250)));
     }
 
     #[test]
@@ -248,6 +237,6 @@ mod tests {
         kinds.push(EventKind::TaskDeleted { task: TaskId(7), by: "human".into() });
         let whole = ReplayState::of(&numbered(kinds));
         let restored = ReplayState::of(&numbered(whole.row_events()));
-        assert_eq!(ReplayState { board_changes: 0, ..restored }, ReplayState { board_changes: 0, ..whole });
+        assert_eq!(restored, whole);
     }
 }
