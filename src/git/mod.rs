@@ -21,7 +21,6 @@ pub mod drivers;
 mod failed_attempts;
 mod fetching;
 mod files;
-mod former_names;
 mod git_folder;
 mod ignore_rules;
 mod ignored_work;
@@ -228,7 +227,6 @@ impl RepositoryInner {
         {
             let _merge_lock = self.merge_lock.lock();
             notices.extend(self.main.ignore_run_time_folders().err().map(warning));
-            self.branch.rename_former_branches()?;
             notices.extend(self.adopt_linked_worktrees()?.into_iter().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             notices.extend(self.remove_scratch().err().map(warning));

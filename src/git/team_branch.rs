@@ -98,21 +98,25 @@ fn other_workspace(main: &RepoPath, team: &str) -> Option<PathBuf> {
     (is_other && workspace.join(team_folder(team)).is_dir()).then_some(workspace)
 }
 
-/// Refuses branches that are in the place of a folder: git stores a branch name as a path.
+/// Refuses branches in the place of a folder, and below the team branch: git stores a branch name as a path.
 fn check_names(main: &RepoPath, team: &str) -> Result<(), RepositoryError> {
     let of_team = format!("{TASK_BRANCHES}/{team}");
     let names = [TEAM_BRANCHES, TASK_BRANCHES, &of_team];
     let patterns = names.map(|name| format!("refs/heads/{name}"));
     let found = main.refs(&patterns)?;
+    let team_branch = team_branch(team);
+    if let [(name, _), ..] = &main.refs(&[format!("{}/", team_branch.full())])?[..] {
+        return Err(unusable_name(&format!("branch {team_branch}"), name.trim_start_matches("refs/heads/")));
+    }
     match names.iter().zip(&patterns).find(|(_, pattern)| found.iter().any(|(name, _)| name == *pattern)) {
-        Some((name, _)) => Err(unusable_name(&format!("{name}/…"), name)),
+        Some((name, _)) => Err(unusable_name(&format!("branches {name}/…"), name)),
         None => Ok(()),
     }
 }
 
 /// The error for a branch whose name prevents another one.
-pub(super) fn unusable_name(new: &str, existing: &str) -> RepositoryError {
-    let reason = format!("cannot create branches {new}: there is a branch `{existing}`");
+fn unusable_name(new: &str, existing: &str) -> RepositoryError {
+    let reason = format!("cannot create {new}: there is a branch `{existing}`");
     RepositoryError::unusable_until(reason, format!("`git branch -m {existing} OTHER`"))
 }
 

@@ -341,52 +341,28 @@ async fn removed_or_foreign_team_worktree_is_handled() {
 }
 
 #[tokio::test]
-async fn former_task_branches_are_renamed_with_their_work() {
-    for step in 0..3 {
-        let repo = TestRepository::new().await;
-        let add = |name: &str| {
-            let path = format!(".worktrees/crew-{name}");
-            repo.git(&["worktree", "add", "-q", "-b", &format!("brigade/crew/{name}"), &path]);
-            repo.path().join(path)
-        };
-        let (third, other) = (add("task-3"), add("task-4-2"));
-        insert_after(&third, "f.txt", "line 3", "committed");
-        git(&third, &["commit", "-q", "-a", "-m", "Half"]);
-        insert_after(&third, "f.txt", "line 5", "not committed");
-        repo.git(&["branch", "brigade/other/task-1"]);
-        if step > 0 {
-            // Killed in the middle of the renaming.
-            repo.git(&["update-ref", "refs/heads/brigade-tasks/crew/task-3", "refs/heads/brigade/crew/task-3"]);
-            repo.git(&["update-ref", "-d", "refs/heads/brigade/crew/task-3"]);
-        }
-        if step > 1 {
-            fs::write(
-                repo.path().join(".git/worktrees/crew-task-3/HEAD"),
-                "ref: refs/heads/brigade-tasks/crew/task-3\n",
-            )
-            .unwrap();
-        }
-        assert_eq!(repo.launch().await, [""; 0]);
-        let branches = repo.git(&["branch", "--list", "--format=%(refname:short)"]);
-        let expected =
-            "brigade-tasks/crew/task-3\nbrigade-tasks/crew/task-4-2\nbrigade/crew\nbrigade/other/task-1\nmain";
-        assert_eq!(branches, expected, "{step}");
-        assert_eq!(
-            (branch_of(&third).as_str(), branch_of(&other).as_str()),
-            ("brigade-tasks/crew/task-3", "brigade-tasks/crew/task-4-2")
-        );
-        let again = repo.provision(3).await;
-        assert_eq!((&again.root, again.leftover_work), (&third, super::harness::leftover_work(1, 1)), "{step}");
-        repo.commit(&again).await;
-        assert_eq!(repo.merge(&again).await, None);
-        let text = repo.team_file("f.txt");
-        assert!(text.contains("\ncommitted") && text.contains("\nnot committed"), "{text}");
-        assert_eq!(repo.clean_up(&again).await, None);
-    }
+async fn branch_below_team_branch_stops_launch() {
     let repo = TestRepository::new().await;
-    repo.git(&["branch", "brigade/crew/own"]);
-    let refused = repo.refused_launch().await;
-    assert!(refused.contains("`git branch -m brigade/crew/own OTHER`"), "{refused}");
+    repo.git(&["branch", "brigade/other/task-1"]);
+    let path = ".worktrees/crew-task-3";
+    repo.git(&["worktree", "add", "-q", "-b", "brigade/crew/task-3", path]);
+    let worktree = repo.path().join(path);
+    insert_after(&worktree, "f.txt", "line 5", "not committed");
+    let refused = open(repo.path()).await.err().unwrap().to_string();
+    assert!(
+        refused.contains("cannot create branch brigade/crew: there is a branch `brigade/crew/task-3`"),
+        "{refused}"
+    );
+    assert!(refused.contains("`git branch -m brigade/crew/task-3 OTHER`"), "{refused}");
+    // The work of the former name continues under the name of today.
+    repo.git(&["branch", "-m", "brigade/crew/task-3", "brigade-tasks/crew/task-3"]);
+    assert!(open(repo.path()).await.is_ok());
+    assert_eq!(repo.launch().await, [""; 0]);
+    let again = repo.provision(3).await;
+    assert_eq!((&again.root, again.leftover_work), (&worktree, super::harness::leftover_work(1, 0)));
+    repo.commit(&again).await;
+    assert_eq!(repo.merge(&again).await, None);
+    assert!(repo.team_file("f.txt").contains("\nnot committed"));
 }
 
 #[tokio::test]

@@ -45,11 +45,7 @@ impl WorktreeName {
 
     /// Returns the branch: `brigade-tasks/web/task-7`, or `brigade-tasks/web/task-7-2`.
     pub fn branch(&self) -> BranchName {
-        self.branch_below(TASK_BRANCHES)
-    }
-
-    fn branch_below(&self, first: &str) -> BranchName {
-        BranchName::new(format!("{first}/{}/task-{}", self.team, self.end()))
+        BranchName::new(format!("{TASK_BRANCHES}/{}/task-{}", self.team, self.end()))
     }
 
     /// Returns the name of a folder of exactly this form.
@@ -61,18 +57,9 @@ impl WorktreeName {
 
     /// Returns the name of a branch of exactly this form.
     pub fn of_branch(branch: &BranchName) -> Option<Self> {
-        Self::of_branch_below(TASK_BRANCHES, branch)
-    }
-
-    /// Returns the name of a branch of the form that version 0.1.0 used: `brigade/web/task-7`.
-    pub fn of_former_branch(branch: &BranchName) -> Option<Self> {
-        Self::of_branch_below(TEAM_BRANCHES, branch)
-    }
-
-    fn of_branch_below(first: &str, branch: &BranchName) -> Option<Self> {
-        let name = branch.short().strip_prefix(first)?.strip_prefix('/')?;
+        let name = branch.short().strip_prefix(TASK_BRANCHES)?.strip_prefix('/')?;
         let (team, end) = name.rsplit_once("/task-")?;
-        Self::parse(team, end).filter(|name| name.branch_below(first) == *branch)
+        Self::parse(team, end).filter(|name| name.branch() == *branch)
     }
 
     fn parse(team: &str, end: &str) -> Option<Self> {
@@ -164,8 +151,6 @@ mod tests {
             None,
             "it belongs to no worktree"
         );
-        let name = WorktreeName { task: TaskId(7), team: "web".to_owned(), number: 2 };
-        assert_eq!(WorktreeName::of_former_branch(&BranchName::new("brigade/web/task-7-2")), Some(name));
     }
 
     proptest! {
