@@ -13,7 +13,8 @@ use brigade::domain::team::team_spec::SetupSpec;
 use brigade::embed::SystemClock;
 use brigade::git::{GitOptions, GitRepository};
 use brigade::ports::{
-    Assignment, Durability, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, Worktree, WorktreeOutcome,
+    Assignment, CommitOutcome, Durability, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, Worktree,
+    WorktreeOutcome,
 };
 use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
@@ -291,7 +292,10 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
 
 async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
-    let commit = repository.commit(worktree, "Work.").await.unwrap().unwrap();
+    let commit = match repository.commit(worktree, "Work.").await.unwrap() {
+        CommitOutcome::Committed(commit) => commit,
+        refused @ CommitOutcome::Refused(_) => panic!("{refused:?}"),
+    };
     let request = MergeRequest { commit, summary: "Work.".to_owned(), is_reported: true, reviewed_by: None };
     let merge: Merge = match repository.merge(worktree, request).await.unwrap() {
         MergeOutcome::Created(merge) => merge,

@@ -64,11 +64,20 @@ pub trait AgentBackend: Send + Sync {
     /// A store fails. The member ends, and the lead restarts it.
     async fn turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError>;
 
-    /// Shortens the agent's context on a person's request. The inner error is the reason why the context stays as it is.
+    /// Shortens the agent's context on a person's request.
     ///
     /// # Errors
     /// The transcript cannot be written.
-    async fn compact(&mut self, host: &mut AgentHost) -> Result<Result<(), String>, AgentError>;
+    async fn compact(&mut self, host: &mut AgentHost) -> Result<CompactionOutcome, AgentError>;
+}
+
+/// The result of a requested compaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CompactionOutcome {
+    /// The context is shorter.
+    Compacted,
+    /// The context stays as it is, for this reason.
+    Kept(String),
 }
 
 /// The reason why an agent cannot continue. Its member ends, and the lead restarts it, up to a limit.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::host::{ABORTED, AgentHost};
 use super::permissions::CallNotMade;
-use super::{AgentBackend, AgentError, TurnOutcome};
+use super::{AgentBackend, AgentError, CompactionOutcome, TurnOutcome};
 use crate::domain::agent::permission::{PermissionCall, ToolKind};
 use crate::domain::agent::transcript::{Block, TranscriptEntry};
 use crate::domain::log::event::REPORT_TOOL;
@@ -94,8 +94,8 @@ impl AgentBackend for RunbookAgent {
         run.run_next_block(host).await
     }
 
-    async fn compact(&mut self, _host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
-        Ok(Err("a runbook has no context to compact".to_owned()))
+    async fn compact(&mut self, _host: &mut AgentHost) -> Result<CompactionOutcome, AgentError> {
+        Ok(CompactionOutcome::Kept("a runbook has no context to compact".to_owned()))
     }
 }
 

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use super::RepositoryInner;
 use super::branch::{BranchStatus, is_commit, is_recorded, record_branch};
 use super::command::{RepoPath, path_of, pathspec, text_of};
-use super::fetching::UnfetchedRef;
+use super::fetching::{Fetch, UnfetchedRef};
 use super::index_flags::clear_skip_worktree;
 use super::queries::{identity, unread_folder};
 use super::signing::is_signed;
 use crate::domain::git::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
 use crate::domain::text::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{Assignment, RepositoryError, TEAMMATES_DOMAIN, Worktree};
+use crate::ports::{Assignment, CommitOutcome, RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// The most commits that a branch may have.
 const COMMITS_MAX: usize = 2_000;
@@ -23,29 +23,29 @@ const COMMITS_MAX: usize = 2_000;
 const NAMED_MAX: usize = 10;
 
 impl RepositoryInner {
-    pub(super) fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError> {
+    pub(super) fn commit(&self, worktree: &Worktree, summary: &str) -> Result<CommitOutcome, RepositoryError> {
         let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else {
-            return Ok(Err(format!("{} is not a worktree any more: it was removed", worktree.name)));
+            return Ok(CommitOutcome::Refused(format!("{} is not a worktree any more: it was removed", worktree.name)));
         };
         at.remove_dead_locks()?;
         if let Some(what) = at.unfinished_operation().filter(|what| *what != "merge") {
-            return Ok(Err(format!(
+            return Ok(CommitOutcome::Refused(format!(
                 "a {what} is unfinished in the worktree. Run git {what} --continue or git {what} --abort"
             )));
         }
         if let BranchStatus::OffBranch(why) = self.checkout_branch(&at, worktree)? {
-            return Ok(Err(why));
+            return Ok(CommitOutcome::Refused(why));
         }
         let repositories = clear_skip_worktree(&at)?;
         let state = UncommittedChanges::of(&at)?;
         if !state.unmerged.is_empty() {
             let files = list_files(&state.unmerged);
-            return Ok(Err(format!(
+            return Ok(CommitOutcome::Refused(format!(
                 "there are unresolved conflicts in {files}, of the unfinished merge in your worktree. Edit each file so that it keeps what both sides added, remove the conflict markers, then git add it"
             )));
         }
         if let Some(why) = state.unreadable {
-            return Ok(Err(format!("cannot commit in the worktree: {why}")));
+            return Ok(CommitOutcome::Refused(format!("cannot commit in the worktree: {why}")));
         }
         let mut tip = state.head;
         if state.is_dirty || at.unfinished_operation() == Some("merge") {
@@ -53,38 +53,42 @@ impl RepositoryInner {
             tip = None;
         }
         if let Some(reason) = self.setup.committed_copies(&at, &self.branch)? {
-            return Ok(Err(reason));
+            return Ok(CommitOutcome::Refused(reason));
         }
         let tip = tip.map_or_else(|| at.head(), Ok)?;
         let before = self.main.branch_commit(&worktree.branch)?;
         if before.as_ref() != Some(&tip)
-            && let Err(reason) = self.main.fetch_from(&at, &tip)?
+            && let Fetch::Refused(reason) = self.main.fetch_from(&at, &tip)?
         {
-            return Ok(Err(reason));
+            return Ok(CommitOutcome::Refused(reason));
         }
         if let Some(left) = self.main.unfetched_refs(&at)?.first() {
-            return Ok(Err(left_behind(&at, left)?));
+            return Ok(CommitOutcome::Refused(left_behind(&at, left)?));
         }
         if let Some(before) = before.as_ref().filter(|before| **before != tip && !is_recorded(&worktree.root, before))
             && !self.main.is_ancestor(before, &tip)?
         {
             let branch = &worktree.branch;
-            return Ok(Err(format!(
+            return Ok(CommitOutcome::Refused(format!(
                 "a person committed on {branch} in the repository, and your work lacks that. Run git pull --no-rebase ../.. {} in the worktree, and complete the task again",
                 branch.full()
             )));
         }
-        let new = match self.add_trailers(&tip, worktree)? {
-            Ok(new) => new,
-            Err(reason) => return Ok(Err(reason)),
+        let rewritable = match self.rewritable_commits(&tip)? {
+            RewritableCommits::Listed(commits) => commits,
+            RewritableCommits::TooMany(count) => {
+                let reason = format!("the task branch has {count} commits; the limit is {COMMITS_MAX}");
+                return Ok(CommitOutcome::Refused(reason));
+            }
         };
+        let new = self.add_trailers(&tip, rewritable, worktree)?;
         let moves: Vec<&str> = before.iter().chain([&new]).map(String::as_str).collect();
         record_branch(&worktree.root, &moves)?;
         self.set_branch(&worktree.branch, &new)?;
         if new != tip {
             at.git(["update-ref", "--no-deref", &worktree.branch.full(), &new, &tip]).ok()?;
         }
-        Ok(Ok(new))
+        Ok(CommitOutcome::Committed(new))
     }
 
     /// Commits all changes, and ends an unfinished merge.
@@ -106,14 +110,8 @@ impl RepositoryInner {
         if committed.is_err() && at.unfinished_operation().is_none() && is_unchanged()? { Ok(()) } else { committed }
     }
 
-    /// Adds the trailers to the commits of teammates that lack them, except to those below a signed commit or a person's commit. Returns the
-    /// new id of `tip`.
-    /// The inner error says that there are too many commits.
-    fn add_trailers(&self, tip: &str, worktree: &Worktree) -> Result<Result<String, String>, RepositoryError> {
-        let commits = match self.commits_to_rewrite(tip)? {
-            Ok(commits) => commits,
-            Err(reason) => return Ok(Err(reason)),
-        };
+    /// Adds the trailers to those of these commits that lack them. Returns the new id of `tip`.
+    fn add_trailers(&self, tip: &str, commits: Vec<String>, worktree: &Worktree) -> Result<String, RepositoryError> {
         let mut rewritten: Vec<(String, String)> = Vec::new();
         for commit in commits {
             let object = self.main.git(["cat-file", "commit", &commit]).ok()?.out;
@@ -122,27 +120,34 @@ impl RepositoryInner {
             rewritten.push((commit, new));
         }
         let new = rewritten.into_iter().find(|(old, _)| *old == tip);
-        Ok(Ok(new.map_or_else(|| tip.to_owned(), |(_, new)| new)))
+        Ok(new.map_or_else(|| tip.to_owned(), |(_, new)| new))
     }
 
     /// The commits of the branch that no signed commit and no person's commit contains, oldest first: a new id of any other would change
-    /// such a commit. The inner error says that there are too many commits.
-    fn commits_to_rewrite(&self, tip: &str) -> Result<Result<Vec<String>, String>, RepositoryError> {
+    /// such a commit.
+    fn rewritable_commits(&self, tip: &str) -> Result<RewritableCommits, RepositoryError> {
         let exclude = format!("^{}", self.branch.target_commit()?);
         let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--header", tip, &exclude]).ok()?;
         let commits: Vec<ListedCommit<'_>> = output.fields().map(ListedCommit::parse).collect();
         if commits.len() > COMMITS_MAX {
-            return Ok(Err(format!("the task branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
+            return Ok(RewritableCommits::TooMany(commits.len()));
         }
         let kept = commits.iter().filter(|commit| commit.is_kept);
         let kept: String = kept.map(|commit| format!("^{}\n", commit.id)).collect();
         if kept.is_empty() {
-            return Ok(Ok(commits.into_iter().map(|commit| commit.id.into_owned()).collect()));
+            return Ok(RewritableCommits::Listed(commits.into_iter().map(|commit| commit.id.into_owned()).collect()));
         }
         let input = format!("{tip}\n{exclude}\n{kept}");
         let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
-        Ok(Ok(output.lines().map(str::to_owned).collect()))
+        Ok(RewritableCommits::Listed(output.lines().map(str::to_owned).collect()))
     }
+}
+
+/// The commits of a task branch that can get trailers.
+enum RewritableCommits {
+    Listed(Vec<String>),
+    /// The branch has so many commits.
+    TooMany(usize),
 }
 
 /// A commit of a task branch.

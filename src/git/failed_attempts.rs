@@ -16,6 +16,7 @@ use super::RepositoryInner;
 use super::branch::recorded_base;
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
+use super::fetching::Fetch;
 use super::files::{self, copy_file, remove_file};
 use super::ignored_work::{WITH_IGNORED, split_ignored, summary};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
@@ -54,6 +55,13 @@ struct KeptCommit {
     commit: String,
     tree: String,
     parents: Vec<String>,
+}
+
+/// The result of [`RepositoryInner::commit_everything`].
+enum AttemptCommit {
+    Created(KeptCommit),
+    /// No commit can save a repository in the worktree.
+    NestedRepository(PathBuf),
 }
 
 impl RepositoryInner {
@@ -158,15 +166,18 @@ impl RepositoryInner {
         };
         let saved = digest(at)?;
         let kept = match self.commit_everything(at, worktree, tips, failure, &repositories)? {
-            Ok(kept) => kept,
-            Err(reason) => return Ok(SetAside::Impossible(reason)),
+            AttemptCommit::Created(kept) => kept,
+            AttemptCommit::NestedRepository(nested) => {
+                let reason = format!("the nested repository {} is not empty", nested.display());
+                return Ok(SetAside::Impossible(reason));
+            }
         };
-        if let Err(reason) = self.main.fetch_from(at, &kept.commit)? {
+        if let Fetch::Refused(reason) = self.main.fetch_from(at, &kept.commit)? {
             return Ok(SetAside::Impossible(reason));
         }
         let branch = match self.keep(&kept, &worktree.assignment, failure)? {
-            Ok(branch) => branch,
-            Err(reason) => return Ok(SetAside::Impossible(reason)),
+            SetAside::Done(branch) => branch,
+            other => return Ok(other),
         };
         let work = self.task_files(at, ignored)?;
         if work.is_empty() {
@@ -225,17 +236,15 @@ impl RepositoryInner {
             return Ok(SetAside::Nothing);
         }
         let kept = KeptCommit { commit: tip.clone(), tree: String::new(), parents: Vec::new() };
-        Ok(match self.keep(&kept, assignment, failure)? {
-            Ok(branch) => {
-                self.delete_branch(worktree, Some(&tip))?;
-                SetAside::Done(branch)
-            }
-            Err(reason) => SetAside::Impossible(reason),
-        })
+        let result = self.keep(&kept, assignment, failure)?;
+        if let SetAside::Done(_) = &result {
+            self.delete_branch(worktree, Some(&tip))?;
+        }
+        Ok(result)
     }
 
     /// Commits everything in a worktree, in any state, and moves no branch. The parents are its commit, the commits of an unfinished merge,
-    /// those of its other branches and its stashes, and that of the task's branch in the repository. The inner error is the reason why something cannot be committed.
+    /// those of its other branches and its stashes, and that of the task's branch in the repository.
     fn commit_everything(
         &self,
         at: &RepoPath,
@@ -243,14 +252,14 @@ impl RepositoryInner {
         tips: &BranchTips,
         failure: &FailedAttempt,
         repositories: &[PathBuf],
-    ) -> Result<Result<KeptCommit, String>, RepositoryError> {
+    ) -> Result<AttemptCommit, RepositoryError> {
         let head = at.commit("HEAD")?.or_else(|| recorded_base(&worktree.root));
         let head = head.map_or_else(|| self.branch.target_commit(), Ok)?;
         let index = OwnIndex::create(at)?;
         stage(at, repositories, index.variables())?;
         self.setup.unstage_copies(at, index.variables())?;
         if let Some(repository) = index.nested_repository(at)? {
-            return Ok(Err(format!("the nested repository {} is not empty", repository.display())));
+            return Ok(AttemptCommit::NestedRepository(repository));
         }
         let tree = at.git(["write-tree"]).variables(index.variables()).ok()?.line();
         let mut parents = vec![head.clone()];
@@ -263,7 +272,7 @@ impl RepositoryInner {
         }
         let head_tree = at.git(["rev-parse", &format!("{head}^{{tree}}")]).ok()?.line();
         if parents.len() == 1 && tree == head_tree {
-            return Ok(Ok(KeptCommit { commit: head, tree, parents: Vec::new() }));
+            return Ok(AttemptCommit::Created(KeptCommit { commit: head, tree, parents: Vec::new() }));
         }
         let assignment = &worktree.assignment;
         let author = if failure.owner.is_empty() { &assignment.teammate } else { &failure.owner };
@@ -272,26 +281,25 @@ impl RepositoryInner {
         let text = message(&subject, &failure.reason, &author);
         let all: Vec<&str> = parents.iter().map(String::as_str).collect();
         let commit = at.commit_tree([&tree, &text], &all, author.signature())?;
-        Ok(Ok(KeptCommit { commit, tree, parents }))
+        Ok(AttemptCommit::Created(KeptCommit { commit, tree, parents }))
     }
 
-    /// Creates the branch that keeps a commit, unless the target branch has it. Returns the branch of an earlier call for equal work. The
-    /// inner error says that no name is free.
+    /// Creates the branch that keeps a commit, unless the target branch has it. Returns the branch of an earlier call for equal work.
     fn keep(
         &self,
         kept: &KeptCommit,
         assignment: &Assignment,
         failure: &FailedAttempt,
-    ) -> Result<Result<Option<BranchName>, String>, RepositoryError> {
+    ) -> Result<SetAside, RepositoryError> {
         if self.main.is_ancestor(&kept.commit, &self.branch.target_ref())? {
-            return Ok(Ok(None));
+            return Ok(SetAside::Done(None));
         }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
             let name = branch.full();
             match self.main.branch_commit(&branch)? {
                 Some(existing) if existing == kept.commit || self.equals(&existing, kept)? => {
-                    return Ok(Ok(Some(branch)));
+                    return Ok(SetAside::Done(Some(branch)));
                 }
                 Some(_) => {}
                 None => {
@@ -299,12 +307,12 @@ impl RepositoryInner {
                     if self.branch.durability == Durability::Power {
                         self.branch.sync(&self.main.common_dir.join(&name))?;
                     }
-                    return Ok(Ok(Some(branch)));
+                    return Ok(SetAside::Done(Some(branch)));
                 }
             }
         }
         let last = attempt_branch(assignment, failure, NAMES_MAX);
-        Ok(Err(format!("all branches up to {last} keep other work")))
+        Ok(SetAside::Impossible(format!("all branches up to {last} keep other work")))
     }
 
     /// Returns true if a commit has the same files and parents.

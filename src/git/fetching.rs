@@ -36,21 +36,29 @@ impl UnfetchedRef {
     }
 }
 
+/// The result of fetching a commit.
+#[derive(PartialEq, Eq)]
+pub(super) enum Fetch {
+    Done,
+    /// Git does not take the commit, for this reason. The teammate can fix it.
+    Refused(String),
+}
+
 impl RepoPath {
-    /// Fetches a commit from a place, with objects of Git LFS. The inner error is the reason why git does not take it, for the teammate.
-    pub(super) fn fetch_from(&self, at: &RepoPath, commit: &str) -> Result<Result<(), String>, RepositoryError> {
-        match self.fetch_commit(&at.work_tree, commit)? {
-            Ok(()) => self.copy_lfs_objects(at).map(Ok),
-            Err(reason) => Ok(Err(reason)),
+    /// Fetches a commit from a place, with objects of Git LFS.
+    pub(super) fn fetch_from(&self, at: &RepoPath, commit: &str) -> Result<Fetch, RepositoryError> {
+        let fetch = self.fetch_commit(&at.work_tree, commit)?;
+        if fetch == Fetch::Done {
+            self.copy_lfs_objects(at)?;
         }
+        Ok(fetch)
     }
 
-    /// Fetches a commit from another repository. The inner error is the reason why git does not take it, for the teammate. A fetch that
-    /// fails is repeated once, because one of its processes may have been killed.
+    /// Fetches a commit from another repository. A fetch that fails is repeated once, because one of its processes may have been killed.
     ///
     /// Git's upload-pack is made for repositories of others: it runs no hook and no program that they name; see git(1), SECURITY.
     /// Commands cannot write the settings of a place either. Git checks that new objects are well-formed.
-    pub(super) fn fetch_commit(&self, from: &Path, commit: &str) -> Result<Result<(), String>, RepositoryError> {
+    pub(super) fn fetch_commit(&self, from: &Path, commit: &str) -> Result<Fetch, RepositoryError> {
         let options =
             ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-show-forced-updates"];
         let settings = ["protocol.version=2", "fetch.writeCommitGraph=false", "fetch.fsckObjects=true"];
@@ -65,10 +73,10 @@ impl RepoPath {
             output = fetch()?;
         }
         if output.code == 0 {
-            return Ok(Ok(()));
+            return Ok(Fetch::Done);
         }
         let error = super::command::failure("fetch the commits of the worktree".to_owned(), &output.err);
-        if error.is_general() { Err(error) } else { Ok(Err(error.to_string().replace('\n', "; "))) }
+        if error.is_general() { Err(error) } else { Ok(Fetch::Refused(error.to_string().replace('\n', "; "))) }
     }
 
     /// The branches and stashes of a place with commits that `self`, the person's repository, lacks. If the place lacks the commit too,

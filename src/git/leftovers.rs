@@ -9,7 +9,7 @@ use super::ignored_work::{IgnoredWalk, summary};
 use super::kept_files::kept_place;
 use super::merges::is_control_file;
 use super::opening::find_checkout;
-use super::removal::unsaved_work;
+use super::removal::{PlaceWork, unsaved_work};
 use super::{DriverOptions, GitRepository, files};
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::ignored_files::FileList;
@@ -85,8 +85,8 @@ impl GitRepository {
                 _ => continue,
             };
             let (files, other_work) = match ignored_files_of(&main, &root, &options.control_files) {
-                Ok(Ok(files)) => (kept_place(&root).map(|_| files), None),
-                Ok(Err(reason)) => (None, Some(reason)),
+                Ok(PlaceWork::OnlyIgnored(files)) => (kept_place(&root).map(|_| files), None),
+                Ok(PlaceWork::Other(reason)) => (None, Some(reason)),
                 Err(error) => (None, Some(error.to_string())),
             };
             kept.push(KeptWorktree { task, attempt, folder, files, other_work });
@@ -107,8 +107,10 @@ impl GitRepository {
         let main = find_checkout(workspace, options.drivers.clone())?;
         let root = workspace.join(&kept.folder);
         match ignored_files_of(&main, &root, &options.control_files)? {
-            Ok(_) => main.remove_place(&root),
-            Err(reason) => Err(RepositoryError::Failed { action: format!("remove {}", kept.folder), reason }),
+            PlaceWork::OnlyIgnored(_) => main.remove_place(&root),
+            PlaceWork::Other(reason) => {
+                Err(RepositoryError::Failed { action: format!("remove {}", kept.folder), reason })
+            }
         }
     }
 
@@ -176,21 +178,21 @@ impl GitRepository {
     }
 }
 
-/// The ignored files of a task in its place. The inner error is the reason why a removal would lose other work.
+/// The work of a task in its place that a removal would lose.
 fn ignored_files_of(
     main: &RepoPath,
     root: &Path,
     control_files: &[PathBuf],
-) -> Result<Result<FileList, String>, RepositoryError> {
+) -> Result<PlaceWork<FileList>, RepositoryError> {
     let Some(at) = main.place_at(root).map(RepoPath::confined) else {
-        return Ok(Err("it has no git folder of its own".to_owned()));
+        return Ok(PlaceWork::Other("it has no git folder of its own".to_owned()));
     };
     Ok(match unsaved_work(main, &at)? {
-        Ok(ignored) => {
+        PlaceWork::OnlyIgnored(ignored) => {
             let keep = kept_place(root).map(|kept| kept.keep).unwrap_or_default();
             let is_ours = |path: &Path| is_control_file(control_files, path);
-            Ok(summary(&IgnoredWalk::new(main, &at, &keep).task_files(ignored, is_ours)?))
+            PlaceWork::OnlyIgnored(summary(&IgnoredWalk::new(main, &at, &keep).task_files(ignored, is_ours)?))
         }
-        Err(reason) => Err(reason),
+        PlaceWork::Other(reason) => PlaceWork::Other(reason),
     })
 }

@@ -7,6 +7,7 @@ use super::DriverOptions;
 use super::RepositoryInner;
 use super::command::{RepoPath, path_of, paths_ended_by, text_of};
 use super::commits::list_files;
+use super::fetching::Fetch;
 use super::files::is_folder;
 use super::index_flags::REPOSITORY_MODE;
 use super::lfs::{POINTER_BYTES_MAX, object_of_pointer};
@@ -60,9 +61,9 @@ impl RepositoryInner {
             let source = submodule_of_place(&worktree.root, name.as_deref(), &link.path);
             let fetched = match &source {
                 Some(source) => own.fetch_commit(source, commit)?,
-                None => Err("your worktree has no copy of the submodule".to_owned()),
+                None => Fetch::Refused("your worktree has no copy of the submodule".to_owned()),
             };
-            if let Err(reason) = fetched {
+            if let Fetch::Refused(reason) = fetched {
                 return Ok(Some(format!(
                     "the task branch sets the submodule {path} to the commit {}, which no person could get after the merge: {reason}. Commit in {path} in your worktree, or set it to a commit that exists there",
                     short_commit(commit)

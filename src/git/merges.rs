@@ -12,6 +12,7 @@ use super::commits::{list_files, message};
 use super::git_folder::Head;
 use super::index_flags::REPOSITORY_MODE;
 use super::places::{Found, is_marked};
+use super::resolutions::MergeCheck;
 use crate::domain::git::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, REVIEW_TRAILER, removed_lines};
 use crate::domain::git::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
@@ -74,8 +75,8 @@ impl RepositoryInner {
         let mut joined = HashSet::new();
         for commit in merges.lines() {
             match self.main.check_branch_merge(commit, tip)? {
-                Ok(lines) => joined.extend(lines),
-                Err(refusal) => return Ok(Some(refusal)),
+                MergeCheck::Accepted(lines) => joined.extend(lines),
+                MergeCheck::Refused(refusal) => return Ok(Some(refusal)),
             }
         }
         if !equals_branch && let Some(refusal) = self.check_dropped_lines(onto, tip, tree)? {

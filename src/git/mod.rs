@@ -74,9 +74,9 @@ use crate::domain::task::{Task, TaskId};
 use crate::domain::team::team_spec::SetupSpec;
 use crate::git::worktree_store::WorktreeStore;
 use crate::ports::{
-    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest, PublishOutcome,
-    RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, UnmergedWork, WorkInspector, Worktree,
-    WorktreeOutcome,
+    Assignment, Clock, CommandPlace, CommitOutcome, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest,
+    PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, UnmergedWork, WorkInspector,
+    Worktree, WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
 use crate::stores::fs::FileSystem;
@@ -308,7 +308,7 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.record_attempt_end(&worktree)).await
     }
 
-    async fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError> {
+    async fn commit(&self, worktree: &Worktree, summary: &str) -> Result<CommitOutcome, RepositoryError> {
         let (worktree, summary) = (worktree.clone(), summary.to_owned());
         self.blocking(move |inner| inner.commit(&worktree, &summary)).await
     }

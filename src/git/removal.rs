@@ -38,8 +38,8 @@ impl RepositoryInner {
             };
             at.remove_dead_locks()?;
             let ignored = match unsaved_work(&self.main, &at)? {
-                Err(reason) => return Ok(Some(format!("{name} stays: {reason}"))),
-                Ok(ignored) => ignored,
+                PlaceWork::Other(reason) => return Ok(Some(format!("{name} stays: {reason}"))),
+                PlaceWork::OnlyIgnored(ignored) => ignored,
             };
             let files = self.keep_ignored(&at, worktree.assignment.task, ignored)?;
             if files.left.is_empty() {
@@ -84,33 +84,44 @@ impl RepositoryInner {
     /// Returns true if a completed task's worktree is kept for its ignored files, and holds no other work.
     pub(super) fn is_kept_for_ignored(&self, worktree: &Worktree) -> Result<bool, RepositoryError> {
         let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else { return Ok(false) };
-        Ok(kept_place(&worktree.root).is_some() && unsaved_work(&self.main, &at)?.is_ok())
+        Ok(kept_place(&worktree.root).is_some() && matches!(unsaved_work(&self.main, &at)?, PlaceWork::OnlyIgnored(_)))
     }
 }
 
-/// Returns the ignored entries of a place. The inner error is the reason why a removal would lose other work.
-pub(super) fn unsaved_work(main: &RepoPath, at: &RepoPath) -> Result<Result<Vec<PathBuf>, String>, RepositoryError> {
+/// The work in a place that a removal would lose.
+pub(super) enum PlaceWork<T> {
+    /// Only these ignored files.
+    OnlyIgnored(T),
+    /// Other work, as this text says.
+    Other(String),
+}
+
+/// Returns the work of a place that a removal would lose, with its ignored entries.
+pub(super) fn unsaved_work(main: &RepoPath, at: &RepoPath) -> Result<PlaceWork<Vec<PathBuf>>, RepositoryError> {
     let repositories = clear_skip_worktree(at)?;
     if let Some(reason) = unsavable_content(at, &repositories) {
-        return Ok(Err(reason));
+        return Ok(PlaceWork::Other(reason));
     }
     let (ignored, files) = split_ignored(&at.changes(&[WITH_IGNORED])?);
     if files > 0 && !is_saved_attempt(at)? {
-        return Ok(Err(format!("it has {files} uncommitted files")));
+        return Ok(PlaceWork::Other(format!("it has {files} uncommitted files")));
     }
     if let Some(first) = main.unfetched_refs(at)?.first() {
         let commit = short_commit(&first.commit);
-        return Ok(Err(format!("{} in it has commits that are not merged, such as {commit}", first.shown())));
+        return Ok(PlaceWork::Other(format!(
+            "{} in it has commits that are not merged, such as {commit}",
+            first.shown()
+        )));
     }
     // A checked out branch is one of these refs.
     if at.checked_out_branch()?.is_some() {
-        return Ok(Ok(ignored));
+        return Ok(PlaceWork::OnlyIgnored(ignored));
     }
     match at.commit("HEAD")? {
         Some(head) if main.commit(&head)?.is_none() => {
-            Ok(Err(format!("commit {} is checked out in it and not merged", short_commit(&head))))
+            Ok(PlaceWork::Other(format!("commit {} is checked out in it and not merged", short_commit(&head))))
         }
-        _ => Ok(Ok(ignored)),
+        _ => Ok(PlaceWork::OnlyIgnored(ignored)),
     }
 }
 

@@ -21,23 +21,28 @@ struct DroppedLine {
     missing: Vec<String>,
 }
 
+/// The result of checking a merge commit of a teammate.
+pub(super) enum MergeCheck {
+    /// The lines of its conflict hunks whose tokens survive.
+    Accepted(Vec<Vec<u8>>),
+    /// It drops lines, for example.
+    Refused(String),
+}
+
 impl RepoPath {
-    /// Checks a merge commit on the branch with this tip. Returns the lines of its conflict hunks whose tokens survive, or the reason why
-    /// it is refused. A later commit may put back what the merge drops, and join lines that it keeps. A trailer of the merge, or of a
-    /// later commit, accepts all that it drops.
-    pub(super) fn check_branch_merge(
-        &self,
-        commit: &str,
-        tip: &str,
-    ) -> Result<Result<Vec<Vec<u8>>, String>, RepositoryError> {
+    /// Checks a merge commit on the branch with this tip. A later commit may put back what the merge drops, and join lines that it keeps. A
+    /// trailer of the merge, or of a later commit, accepts all that it drops.
+    pub(super) fn check_branch_merge(&self, commit: &str, tip: &str) -> Result<MergeCheck, RepositoryError> {
         let parents = self.git(["rev-parse", &format!("{commit}^@")]).ok()?.line();
         let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
-            return Ok(Err(format!("the merge {commit} has more than two parents: merge one branch at a time")));
+            return Ok(MergeCheck::Refused(format!(
+                "the merge {commit} has more than two parents: merge one branch at a time"
+            )));
         };
         let at_tip = self.resolved_hunks(first, second, tip)?;
         let files = self.files_with_markers(first, second, tip, &at_tip)?;
         if !files.is_empty() {
-            return Ok(Err(format!(
+            return Ok(MergeCheck::Refused(format!(
                 "conflict markers are left in {}. Remove the lines <<<<<<<, ======= and >>>>>>>, and keep what both sides added",
                 list_files(&files)
             )));
@@ -46,7 +51,7 @@ impl RepoPath {
         let since = [format!("^{first}"), format!("^{second}")];
         let trailers = self.git(["log", &format, tip, &since[0], &since[1]]).ok()?.line();
         if !trailers.trim().is_empty() {
-            return Ok(Ok(Vec::new()));
+            return Ok(MergeCheck::Accepted(Vec::new()));
         }
         let mut at_merge = self.resolved_hunks(first, second, commit)?;
         let mut dropped = self.dropped_by(first, second, commit, &at_merge)?;
@@ -61,9 +66,9 @@ impl RepoPath {
             let later = self.diff(commit, tip)?;
             at_merge.retain(|resolved| !later.removes_any(&resolved.resolution));
             let complete = at_merge.iter().chain(&at_tip).flat_map(ResolvedHunk::complete_lines);
-            return Ok(Ok(complete.cloned().collect()));
+            return Ok(MergeCheck::Accepted(complete.cloned().collect()));
         }
-        Ok(Err(format!(
+        Ok(MergeCheck::Refused(format!(
             "the merge {} drops lines that one side added, or words of them:\n{}\nPut them back. You may join lines, but keep each word that a side added. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
             short_commit(commit),
             list(&dropped)

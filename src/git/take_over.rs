@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::branch::recorded_base;
 use super::command::{RepoPath, path_of};
 use super::commits::list_files;
+use super::fetching::Fetch;
 use super::lost_merges::find_lost_merges;
 use super::merge_journal::CheckoutMove;
 use super::merge_refusal::MergeRefusal;
@@ -127,8 +128,7 @@ impl GitRepository {
             let lost = find_lost_merges(&main, team, branch, recorded)?;
             return Err(merge.refused(&MergeRefusal::of_missing_branch(lost, branch, team)));
         };
-        let into =
-            checked_out_for_merge(&main, branch).and_then(|into| into.map_err(|refusal| merge.refused(&refusal)))?;
+        let into = checked_out_for_merge(&main, branch, |refusal| merge.refused(refusal))?;
         merge.check_index()?;
         let head = main.head()?;
         // For the person, a merge that is finished now is part of this one.
@@ -163,7 +163,7 @@ impl GitRepository {
         let main = open_for_merge(workspace, team, &branch, drivers)?;
         checked_target(&main, team, None)?;
         let refused = |refusal: &MergeRefusal| refusal.error_of("set aside", &main, &branch, team);
-        let into = checked_out_for_merge(&main, &branch)?.map_err(|refusal| refused(&refusal))?;
+        let into = checked_out_for_merge(&main, &branch, refused)?;
         let head = main.head()?;
         let team_branch = TeamBranch::new(main.clone(), team.to_owned(), branch.clone(), Durability::Power);
         let lost = find_lost_merges(&main, team, &branch, recorded)?;
@@ -220,20 +220,21 @@ fn open_for_merge(
     open_checked(workspace, drivers)
 }
 
-/// The branch of the person's checkout that can get a merge of `branch`.
+/// The branch of the person's checkout that can get a merge of `branch`. `refused` makes the error if there is none.
 fn checked_out_for_merge(
     main: &RepoPath,
     branch: &BranchName,
-) -> Result<Result<BranchName, MergeRefusal>, RepositoryError> {
+    refused: impl Fn(&MergeRefusal) -> RepositoryError,
+) -> Result<BranchName, RepositoryError> {
     if let Some(operation) = main.unfinished_operation() {
-        return Ok(Err(MergeRefusal::Unfinished(operation)));
+        return Err(refused(&MergeRefusal::Unfinished(operation)));
     }
-    Ok(match main.checked_out_branch()? {
-        None if main.git_dir.join("BISECT_LOG").exists() => Err(MergeRefusal::Bisecting),
-        None => Err(MergeRefusal::DetachedHead),
-        Some(into) if into == *branch => Err(MergeRefusal::CheckedOutHere),
+    match main.checked_out_branch()? {
+        None if main.git_dir.join("BISECT_LOG").exists() => Err(refused(&MergeRefusal::Bisecting)),
+        None => Err(refused(&MergeRefusal::DetachedHead)),
+        Some(into) if into == *branch => Err(refused(&MergeRefusal::CheckedOutHere)),
         Some(into) => Ok(into),
-    })
+    }
 }
 
 /// Moves a team branch to what the person committed on it in the team worktree. Commits that do not continue the branch wait for the next
@@ -248,7 +249,7 @@ fn take_commits_of_person(main: &RepoPath, team: &str, branch: &BranchName) -> R
     }
     let head = at.head()?;
     let is_new = head != tip && recorded_base(&folder).as_ref() != Some(&head);
-    if is_new && at.is_ancestor(&tip, &head)? && main.fetch_from(&at, &head)?.is_ok() {
+    if is_new && at.is_ancestor(&tip, &head)? && main.fetch_from(&at, &head)? == Fetch::Done {
         let name = branch.full();
         main.git(["update-ref", "-m", "brigade: commits of the person", &name, &head, &tip]).ok()?;
     }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::command::{RepoPath, failure, git, text_of};
 use super::commits::list_files;
+use super::fetching::Fetch;
 use super::files::{self, failed};
 use super::git_folder::GitFolder;
 use super::merges::{MergedTree, merge_trees};
@@ -337,7 +338,7 @@ impl TeamBranch {
         let (target, folder) = (&self.name, self.team_worktree().name);
         let mut notices = Vec::new();
         for theirs in self.commits_of_person(&at)? {
-            if let Err(reason) = self.main.fetch_from(&at, &theirs)? {
+            if let Fetch::Refused(reason) = self.main.fetch_from(&at, &theirs)? {
                 return Err(RepositoryError::Failed { action: format!("take over the commits in {folder}"), reason });
             }
             let name = short_commit(&theirs);

@@ -44,9 +44,9 @@ pub use model::{
     blocks_tokens_max, escaped_bytes,
 };
 pub use repository::{
-    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS_PER_WORKTREE,
-    PendingSetup, PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, TEAMMATES_DOMAIN,
-    TeamWorktree, UnmergedWork, WorkInspector, Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, CommitOutcome, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest,
+    PORTS_PER_WORKTREE, PendingSetup, PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace,
+    TEAMMATES_DOMAIN, TeamWorktree, UnmergedWork, WorkInspector, Worktree, WorktreeOutcome,
 };
 pub use requests::Requests;
 pub use roster::Roster;

@@ -217,6 +217,15 @@ pub enum WorktreeOutcome {
     },
 }
 
+/// The result of [`Repository::commit`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// The branch is at this commit, with all changes.
+    Committed(String),
+    /// The worktree cannot be committed, for this reason. The teammate can fix it.
+    Refused(String),
+}
+
 /// The work to merge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergeRequest {
@@ -348,9 +357,8 @@ pub trait Repository: WorkInspector {
     /// Records the state in which a failed attempt leaves its worktree. Does nothing if a later attempt works there.
     async fn record_attempt_end(&self, worktree: &Worktree) -> Result<(), RepositoryError>;
 
-    /// Commits all uncommitted files of the worktree, and adds the task to all commit messages of its branch. The teammate can
-    /// fix an inner error.
-    async fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError>;
+    /// Commits all uncommitted files of the worktree, and adds the task to all commit messages of its branch.
+    async fn commit(&self, worktree: &Worktree, summary: &str) -> Result<CommitOutcome, RepositoryError>;
 
     /// Creates a merge commit from a commit of the worktree's branch and moves no branch. Later commits of the branch are not in
     /// it.

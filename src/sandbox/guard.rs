@@ -57,8 +57,8 @@ fn guard(command_spec: &CommandSpec) -> io::Result<Option<GuardMessage>> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let process = match ConfinedProcess::start(command_spec)? {
-        Ok(process) => process,
-        Err(message) => return Ok(Some(message)),
+        StartedProcess::Ready(process) => process,
+        StartedProcess::Refused(message) => return Ok(Some(message)),
     };
     send(&GuardMessage::Group(process.group.as_raw_nonzero().get()));
     let mut stdin = io::stdin().lock();
@@ -78,15 +78,22 @@ struct ConfinedProcess {
     channel: UnixStream,
 }
 
+/// The result of [`ConfinedProcess::start`].
+enum StartedProcess {
+    Ready(ConfinedProcess),
+    /// It is not started. The message is for the worker.
+    Refused(GuardMessage),
+}
+
 impl ConfinedProcess {
-    /// Starts the process and waits until it is ready. The inner error is the message for the worker.
-    fn start(command_spec: &CommandSpec) -> io::Result<Result<Self, GuardMessage>> {
+    /// Starts the process and waits until it is ready.
+    fn start(command_spec: &CommandSpec) -> io::Result<StartedProcess> {
         #[cfg(target_os = "linux")]
         if command_spec.level == Level::Full
             && let Err(reason) =
                 super::namespaces::enter(true).and_then(|()| super::namespaces::raise_ambient_capabilities())
         {
-            return Ok(Err(GuardMessage::Refused(reason)));
+            return Ok(StartedProcess::Refused(GuardMessage::Refused(reason)));
         }
         // After this, the process cannot map its own ids.
         hide_this_process();
@@ -97,10 +104,10 @@ impl ConfinedProcess {
         let mut process = Self { group, channel };
         process.channel.write_all(&command_spec.encode())?;
         Ok(match process.wait_until_ready()? {
-            None => Ok(process),
+            None => StartedProcess::Ready(process),
             Some(message) => {
                 process.give_up();
-                Err(message)
+                StartedProcess::Refused(message)
             }
         })
     }

@@ -19,7 +19,9 @@ use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::team::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::text::output::{one_line, shortened};
-use crate::ports::{Board, Clock, MergeRequest, RepositoryError, StoreResult, Stores, UnmergedWork, WorkInspector};
+use crate::ports::{
+    Board, Clock, CommitOutcome, MergeRequest, RepositoryError, StoreResult, Stores, UnmergedWork, WorkInspector,
+};
 use crate::process::command::CommandOutcome;
 
 /// The longest command that a failure reason quotes, in characters.
@@ -99,10 +101,10 @@ pub enum Completion {
     Incomplete(Incomplete),
 }
 
-impl From<Incomplete> for Completion {
-    fn from(incomplete: Incomplete) -> Self {
-        Self::Incomplete(incomplete)
-    }
+/// The result of looking for a review.
+enum ReviewDecision {
+    Approved { by: String, report: Option<WorkReport> },
+    Incomplete(Incomplete),
 }
 
 /// The reason why a task is not completed.
@@ -241,25 +243,26 @@ impl CompletionGate<'_> {
         let mut commit = None;
         if let WorkPlace::Worktree(worktree) = self.place {
             match worktree.commit(&report.commit_message).await? {
-                Ok(committed) => commit = Some(committed),
-                Err(reason) => {
-                    return Ok(self.refuse(&task, Refusal::uncommitted(reason), report.is_implicit).await?.into());
+                CommitOutcome::Committed(committed) => commit = Some(committed),
+                CommitOutcome::Refused(reason) => {
+                    let refusal = Refusal::uncommitted(reason);
+                    return Ok(Completion::Incomplete(self.refuse(&task, refusal, report.is_implicit).await?));
                 }
             }
         }
         let mut reviewed_by = None;
         if let Some(reviewer) = &self.reviewer {
             match self.review(&task, reviewer, commit.clone(), &report).await? {
-                Ok((name, reviewed)) => {
-                    reviewed_by = Some(name);
+                ReviewDecision::Approved { by, report: reviewed } => {
+                    reviewed_by = Some(by);
                     report = report.or_reviewed(reviewed);
                 }
-                Err(incomplete) => return Ok(incomplete.into()),
+                ReviewDecision::Incomplete(incomplete) => return Ok(Completion::Incomplete(incomplete)),
             }
         }
         let mut result = TaskResult { commit, reviewed_by, ..TaskResult::new(report.summary, report.evidence) };
         let merged = match &self.place {
-            WorkPlace::Elsewhere(work) => return Ok(Incomplete::NotMerged(work.clone()).into()),
+            WorkPlace::Elsewhere(work) => return Ok(Completion::Incomplete(Incomplete::NotMerged(work.clone()))),
             WorkPlace::Worktree(worktree) => {
                 let (board, by, verifier) = (self.stores.board.as_ref(), &self.by, &self.verifier);
                 let work = MergeRequest {
@@ -283,13 +286,12 @@ impl CompletionGate<'_> {
                 result = TaskResult { evidence: joined(parts), commit, verify, unverified, ignored_files, ..result };
             }
             MergeResult::Refused(reason) => {
-                return Ok(self.refuse(&task, Refusal::unmerged(reason), report.is_implicit).await?.into());
+                let refusal = Refusal::unmerged(reason);
+                return Ok(Completion::Incomplete(self.refuse(&task, refusal, report.is_implicit).await?));
             }
             MergeResult::VerifyFailed { outcome, location } => {
-                return Ok(self
-                    .refuse(&task, Refusal::verify(&task, &outcome, &location), report.is_implicit)
-                    .await?
-                    .into());
+                let refusal = Refusal::verify(&task, &outcome, &location);
+                return Ok(Completion::Incomplete(self.refuse(&task, refusal, report.is_implicit).await?));
             }
         }
         let task = self.stores.board.change(id, Change::Complete(result), &self.by).await?;
@@ -320,19 +322,18 @@ impl CompletionGate<'_> {
         verify_in_place(&self.verifier, task, worktree).await
     }
 
-    /// Returns the reviewer that approved the work and the reviewed report, or the reason why the work is not approved. Requests a review
-    /// if there is none.
+    /// Returns if the work is approved. Requests a review if there is none.
     async fn review(
         &self,
         task: &Task,
         reviewer: &str,
         commit: Option<String>,
         report: &TaskReport,
-    ) -> Result<Result<(String, Option<WorkReport>), Incomplete>, ServiceError> {
+    ) -> Result<ReviewDecision, ServiceError> {
         let about = ReviewSubject::of(task, commit);
         let approvals = approvals::load_approvals(self.stores, &self.by.name).await?;
         let incomplete = match self.review_status(&approvals, &about) {
-            ReviewStatus::Approved { by, report } => return Ok(Ok((by, report))),
+            ReviewStatus::Approved { by, report } => return Ok(ReviewDecision::Approved { by, report }),
             ReviewStatus::Pending { id, to } => {
                 if self.is_holder() {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
@@ -364,7 +365,7 @@ impl CompletionGate<'_> {
                 self.request_review(task, reviewer, about, report, rejection).await?
             }
         };
-        Ok(Err(incomplete))
+        Ok(ReviewDecision::Incomplete(incomplete))
     }
 
     /// Verifies the work and requests its review.
@@ -488,6 +489,8 @@ impl Refusal {
     pub fn reason(&self, count: u32) -> String {
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
         let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();
-        format!("{}{times}{ending}\n{}", self.problem, failure_summary::bounded(&self.evidence)).trim_end().to_owned()
+        format!("{}{times}{ending}\n{}", self.problem, failure_summary::bounded(&self.evidence))
+            .trim_end()
+            .to_owned()
     }
 }

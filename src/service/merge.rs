@@ -23,7 +23,9 @@ use crate::domain::task::transition::{Action, Actor, permit};
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::phase::ClaimRef;
-use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree};
+use crate::ports::{
+    Board, CommitOutcome, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree,
+};
 use crate::process::command::{CommandOutcome, claim_end, claim_lost_text};
 
 /// The number of tries to merge, if other commits reach the branch during each.
@@ -85,10 +87,12 @@ impl TaskWorktree {
         git_variables(&self.worktree)
     }
 
-    /// Commits all changes and returns the commit. The inner error is a problem of this worktree, for its author.
-    pub(super) async fn commit(&self, message: &str) -> Result<Result<String, String>, ServiceError> {
+    /// Commits all changes and returns the commit.
+    pub(super) async fn commit(&self, message: &str) -> Result<CommitOutcome, ServiceError> {
         match self.repository.commit(&self.worktree, message).await {
-            Err(error) if !error.is_general() => Ok(Err(format!("the worktree cannot be committed: {error}"))),
+            Err(error) if !error.is_general() => {
+                Ok(CommitOutcome::Refused(format!("the worktree cannot be committed: {error}")))
+            }
             committed => Ok(committed?),
         }
     }
@@ -152,6 +156,14 @@ pub(super) enum MergeResult {
         /// The place of the run, such as " on the trial merge into main". Empty for the place of the work.
         location: String,
     },
+}
+
+/// The result of verifying a merge.
+enum MergeVerification {
+    /// The command succeeded; `None` if the task has none.
+    Passed(Option<VerifyRun>),
+    /// The command failed, or the setup command failed and the task changes something that it depends on.
+    Failed(MergeResult),
 }
 
 /// Verifies a task in the place of its work, which may be a worktree.
@@ -231,8 +243,8 @@ impl TaskMerge<'_> {
             };
             let location = format!(" on the trial merge into {}", worktree.into);
             let verify = match self.verify(&merge, &location, "").await? {
-                Ok(verify) => verify,
-                Err(result) => return Ok(result),
+                MergeVerification::Passed(verify) => verify,
+                MergeVerification::Failed(result) => return Ok(result),
             };
             if verify.is_some() {
                 self.check_claim().await?;
@@ -263,24 +275,18 @@ impl TaskMerge<'_> {
         let merge = Merge { onto: commit.clone(), commit };
         let advice = ": the task has no changes that git sees (`git status --ignored` lists the others)";
         let verify = match self.verify(&merge, &format!(" on {into}"), advice).await? {
-            Ok(verify) => verify,
-            Err(result) => return Ok(result),
+            MergeVerification::Passed(verify) => verify,
+            MergeVerification::Failed(result) => return Ok(result),
         };
         let evidence = if verify.is_some() { format!("verify exited 0 on {into}") } else { String::new() };
         // The commit of the branch is the work of other tasks.
         Ok(MergeResult::Done { evidence, commit: None, verify })
     }
 
-    /// Checks out the merge, sets it up and runs the verify command there, if the task has one. The inner error says that the command
-    /// failed; or that the setup command failed, and the task changes something that it depends on. `location` names the merge, and
+    /// Checks out the merge, sets it up and runs the verify command there, if the task has one. `location` names the merge, and
     /// `advice` follows it if the command fails.
-    async fn verify(
-        &self,
-        merge: &Merge,
-        location: &str,
-        advice: &str,
-    ) -> Result<Result<Option<VerifyRun>, MergeResult>, ServiceError> {
-        let Some(command) = &self.task.verify else { return Ok(Ok(None)) };
+    async fn verify(&self, merge: &Merge, location: &str, advice: &str) -> Result<MergeVerification, ServiceError> {
+        let Some(command) = &self.task.verify else { return Ok(MergeVerification::Passed(None)) };
         let repository = &self.worktree.repository;
         let folder = repository.check_out(merge).await?;
         let _verifying = self.worktree.start_step(WorkStep::Verifying);
@@ -292,14 +298,15 @@ impl TaskMerge<'_> {
             Err(SetupError::Failed { command, outcome, is_changed_by_task: true }) => {
                 let ending = outcome.ending_text();
                 let reason = format!("setup `{command}` failed{location}: {ending}\n{}", outcome.output);
-                return Ok(Err(MergeResult::Refused(reason)));
+                return Ok(MergeVerification::Failed(MergeResult::Refused(reason)));
             }
             Err(error) => return Err(ServiceError::Failed(error.headline())),
         };
         if !outcome.is_success() {
-            return Ok(Err(MergeResult::VerifyFailed { outcome, location: format!("{location}{advice}") }));
+            let location = format!("{location}{advice}");
+            return Ok(MergeVerification::Failed(MergeResult::VerifyFailed { outcome, location }));
         }
-        Ok(Ok(Some(outcome.to_verify_run(command))))
+        Ok(MergeVerification::Passed(Some(outcome.to_verify_run(command))))
     }
 
     /// Returns an error if the holder's claim is lost. Nothing is merged then.

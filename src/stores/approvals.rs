@@ -41,6 +41,13 @@ pub struct RequestFile {
     is_read_only: bool,
 }
 
+/// The content of the file.
+enum StoredApprovals {
+    Valid(Approvals),
+    /// It is invalid, for this reason.
+    Invalid(String),
+}
+
 impl RequestStore {
     /// Requests of the workspace whose `.team` is `folder`. Creates nothing before the first request.
     pub fn file(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability, is_read_only: bool) -> Self {
@@ -81,21 +88,21 @@ impl RequestFile {
     /// Returns all requests. A process that only reads ignores an invalid file.
     fn all(&self) -> StoreResult<Approvals> {
         match self.read()? {
-            Ok(approvals) => Ok(approvals),
-            Err(reason) if self.is_read_only => {
+            StoredApprovals::Valid(approvals) => Ok(approvals),
+            StoredApprovals::Invalid(reason) if self.is_read_only => {
                 let path = self.folder.join(FILE);
                 tracing::warn!(file = %path.display(), reason, "ignored an invalid file of requests");
                 Ok(no_requests())
             }
-            Err(_) => self.change(|approvals| approvals.clone()),
+            StoredApprovals::Invalid(_) => self.change(|approvals| approvals.clone()),
         }
     }
 
     /// Reads the file, under its lock. Quarantines an invalid one: members then ask again.
     fn read_or_quarantine(&self) -> StoreResult<Approvals> {
         let reason = match self.read()? {
-            Ok(approvals) => return Ok(approvals),
-            Err(reason) => reason,
+            StoredApprovals::Valid(approvals) => return Ok(approvals),
+            StoredApprovals::Invalid(reason) => reason,
         };
         let path = self.folder.join(FILE);
         let names = (1..=QUARANTINED_MAX).map(|number| format!("{FILE}{QUARANTINE_SUFFIX}{number}"));
@@ -107,18 +114,21 @@ impl RequestFile {
         Ok(no_requests())
     }
 
-    /// Reads the file, or the reason why it is invalid. Takes no lock and creates nothing: the file is only ever replaced as a whole.
-    fn read(&self) -> StoreResult<Result<Approvals, String>> {
+    /// Reads the file. Takes no lock and creates nothing: the file is only ever replaced as a whole.
+    fn read(&self) -> StoreResult<StoredApprovals> {
         let path = self.folder.join(FILE);
         let read = self.files.read(&path, 0, FILE_BYTES_MAX);
         if let Err(error) = &read
             && self.files.stamp(&path).is_ok_and(|stamp| is_foreign_entry(stamp, error))
         {
-            return Ok(Err(error.to_string()));
+            return Ok(StoredApprovals::Invalid(error.to_string()));
         }
         Ok(match if_found("read", &path, read)? {
-            Some((bytes, _)) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
-            None => Ok(no_requests()),
+            Some((bytes, _)) => match serde_json::from_slice(&bytes) {
+                Ok(approvals) => StoredApprovals::Valid(approvals),
+                Err(error) => StoredApprovals::Invalid(error.to_string()),
+            },
+            None => StoredApprovals::Valid(no_requests()),
         })
     }
 }

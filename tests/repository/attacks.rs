@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use brigade::git::{DriverOptions, GitRepository};
-use brigade::ports::{MergeOutcome, Repository, WorktreeOutcome};
+use brigade::ports::{CommitOutcome, MergeOutcome, Repository, WorktreeOutcome};
 
 use super::harness::{TestRepository, edit, insert_after, reported, task};
 use crate::testkit::process::files_below;
@@ -194,7 +194,7 @@ async fn replaced_object_and_agent_files_are_not_merged() {
     let blob = repo.git(&["hash-object", "-w", "f.txt"]);
     at(&["update-index", "--add", "--cacheinfo", &format!("100644,{},.agent/state.json", blob.trim())]);
     let commit = repo.repository.commit(&other, "Done so.").await.unwrap();
-    if let Ok(commit) = commit
+    if let CommitOutcome::Committed(commit) = commit
         && let MergeOutcome::Refused(text) = repo.repository.merge(&other, reported(&commit)).await.unwrap()
     {
         assert!(text.contains(".agent/state.json"), "{text}");
@@ -216,14 +216,17 @@ async fn special_file_in_worktree_error_names_it() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path.with_file_name("new.txt"), "new\n").unwrap();
         make_pipe(&path);
-        let committed = repo.repository.commit(&worktree, "Done.").await;
-        let notice_text = committed.map_or_else(|error| error.to_string(), |inner| inner.unwrap_err());
+        let notice_text = match repo.repository.commit(&worktree, "Done.").await {
+            Ok(CommitOutcome::Refused(reason)) => reason,
+            Ok(CommitOutcome::Committed(commit)) => panic!("{commit} is committed"),
+            Err(error) => error.to_string(),
+        };
         assert!(notice_text.contains(name) && notice_text.contains("is a pipe"), "{name}: {notice_text}");
     }
     let worktree = repo.provision(9).await;
     fs::remove_file(worktree.root.join("f.txt")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(worktree.root.join("f.txt")).unwrap();
-    let notice_text = repo.repository.commit(&worktree, "Done.").await.unwrap().unwrap_err();
+    let notice_text = repo.refused_commit(&worktree).await;
     assert!(notice_text.contains("f.txt") && notice_text.contains("a socket"), "{notice_text}");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use brigade::ports::Repository;
 
-use crate::harness::{TestRepository, insert_after};
+use crate::harness::{TestRepository, committed, insert_after};
 use crate::testkit::process::{git_command, wait_until};
 
 #[tokio::test]
@@ -47,6 +47,6 @@ async fn report_waits_for_lock_of_living_git() {
     assert!(lock.exists(), "the lock is not removed");
     fs::write(&go, "").unwrap();
     assert!(living.wait().unwrap().success());
-    report.await.unwrap().unwrap().unwrap();
+    committed(report.await.unwrap().unwrap());
     assert_eq!(repo.git(&["log", "-1", "--format=%s", worktree.branch.short()]), "Own");
 }

@@ -83,7 +83,7 @@ async fn retry_starts_at_team_branch_and_work_is_kept() {
         "bob (crew) <bob@brigade.invalid>|Attempt 1 failed: Do 1|Brigade-Attempt: 1"
     );
     insert_after(&second.root, "f.txt", "line 3", "right");
-    repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
+    repo.commit(&second).await;
     let unmerged = repo.repository.unmerged_work(&Task::new(TaskId(1), "Do 1")).await.unwrap();
     assert_eq!(unmerged.branches, ["brigade-tasks/crew/task-1"], "the kept branch is no work to merge");
     assert_eq!(repo.merge(&second).await, None);
@@ -143,7 +143,7 @@ async fn commits_of_person_are_never_rewritten() {
     let second = provision(&repo, &attempt(2, Some(1))).await;
     insert_after(&second.root, "f.txt", "line 9", "more");
     git(&second.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", "More"]);
-    let tip = repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
+    let tip = repo.commit(&second).await;
     assert_eq!(git_output(repo.path(), &["merge-base", "--is-ancestor", &of_person, &tip]).0, Some(0));
     let trailers = repo.git(&[
         "log",
@@ -215,7 +215,7 @@ async fn unfinished_merge_is_kept_and_not_met_again() {
     assert!(text.contains("<<<<<<<") && text.contains("mine") && text.contains("theirs"), "{text}");
     assert_eq!(repo.git(&["rev-parse", &format!("{KEPT}^2")]), repo.team_tip(), "it merges the team branch");
     insert_after(&second.root, "f.txt", "line 5", "mine");
-    repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
+    repo.commit(&second).await;
     assert_eq!(repo.merge(&second).await, None);
 }
 

@@ -13,7 +13,7 @@ use brigade::domain::task::TaskId;
 use brigade::domain::team::team_spec::SetupSpec;
 use brigade::git::{GitOptions, GitRepository};
 use brigade::ports::{
-    Assignment, Durability, LeftoverWork, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository,
+    Assignment, CommitOutcome, Durability, LeftoverWork, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository,
     RepositoryError, Worktree, WorktreeOutcome,
 };
 use brigade::sandbox::Sandbox;
@@ -201,7 +201,15 @@ impl TestRepository {
 
     /// Commits the changes in the worktree. This must succeed.
     pub async fn commit(&self, worktree: &Worktree) -> String {
-        self.repository.commit(worktree, "Done so.").await.unwrap().unwrap()
+        committed(self.repository.commit(worktree, "Done so.").await.unwrap())
+    }
+
+    /// Commits the worktree, which is refused. Returns the reason.
+    pub async fn refused_commit(&self, worktree: &Worktree) -> String {
+        match self.repository.commit(worktree, "Done so.").await.unwrap() {
+            CommitOutcome::Refused(reason) => reason,
+            CommitOutcome::Committed(commit) => panic!("{commit} is committed"),
+        }
     }
 
     /// Provisions the task's worktree, and makes and commits a change there.
@@ -275,6 +283,14 @@ pub fn insert_after(folder: &Path, file: &str, line_before: &str, line: &str) {
 /// The work that an earlier attempt left in a worktree.
 pub fn leftover_work(commits: usize, files: usize) -> Option<LeftoverWork> {
     Some(LeftoverWork { commits, files, is_merging: false })
+}
+
+/// Returns the commit.
+pub fn committed(outcome: CommitOutcome) -> String {
+    match outcome {
+        CommitOutcome::Committed(commit) => commit,
+        CommitOutcome::Refused(reason) => panic!("not committed: {reason}"),
+    }
 }
 
 /// The files of a place's git folder that a linked one has not, or gets from git.

@@ -113,7 +113,7 @@ async fn exchanged_object_is_not_fetched() {
         fs::write(&blob, content).unwrap();
     };
     exchange(&fs::read(other).unwrap());
-    let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("cannot fetch the commits of the worktree"), "{refused}");
     exchange(&good);
     repo.commit(&worktree).await;

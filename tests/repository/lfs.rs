@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use brigade::domain::task::failed_attempt::FailedAttempt;
-use brigade::ports::{Assignment, MergeOutcome, Repository, WorktreeOutcome};
+use brigade::ports::{Assignment, CommitOutcome, MergeOutcome, Repository, WorktreeOutcome};
 use tempfile::TempDir;
 
 use crate::harness::{TestRepository, open, reported, task};
@@ -165,13 +165,13 @@ async fn pointer_without_content_is_not_published() {
     );
     run(&repo, &worktree, &script);
     let refused = match repo.repository.commit(&worktree, "Done so.").await {
-        Ok(Ok(commit)) => match repo.repository.merge(&worktree, reported(&commit)).await {
+        Ok(CommitOutcome::Committed(commit)) => match repo.repository.merge(&worktree, reported(&commit)).await {
             Ok(MergeOutcome::Created(merge)) => repo.repository.check_out(&merge).await.unwrap_err().to_string(),
             Ok(MergeOutcome::Refused(reason)) => reason,
             Ok(other) => panic!("{other:?}"),
             Err(error) => error.to_string(),
         },
-        Ok(Err(reason)) => reason,
+        Ok(CommitOutcome::Refused(reason)) => reason,
         Err(error) => error.to_string(),
     };
     assert!(refused.contains(&id) || refused.contains("none.bin"), "{refused}");

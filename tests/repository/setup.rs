@@ -104,7 +104,7 @@ async fn copied_file_is_in_worktree_and_not_in_commits() {
     assert_eq!(fs::read_to_string(worktree.root.join("local/key")).unwrap(), "secret\n");
     for rules in ["", "local/\n"] {
         fs::write(worktree.root.join(".gitignore"), rules).unwrap();
-        let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+        let refused = repo.refused_commit(&worktree).await;
         assert!(refused.contains("keeps Brigade from copying .env"), "{refused}");
     }
     fs::write(worktree.root.join(".gitignore"), "local/\n.env\n").unwrap();
@@ -134,7 +134,7 @@ async fn commit_of_copied_file_is_refused_until_undone() {
     git(&worktree.root, &["commit", "-q", "-m", "With the key"]);
     git(&worktree.root, &["rm", "-q", "--cached", ".env"]);
     git(&worktree.root, &["commit", "-q", "-m", "Without it, but it is in the history"]);
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("contain .env, which Brigade copied"), "{refused}");
     let start = refused.find("git reset").unwrap();
     let advice = &refused[start..start + refused[start..].find(" in it").unwrap()];

@@ -535,7 +535,7 @@ async fn removed_branch_in_work_is_an_error() {
     run(&repo, &worktree, "echo x > 1.txt; git add 1.txt; git commit -q -m One; git merge -q --no-edit other");
     repo.git(&["branch", "-q", "-D", "other"]);
     collect_garbage(repo.path());
-    let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("cannot fetch the commits of the worktree"), "{refused}");
     let other = loop {
         match repo.repository.provision(&task(1)).await {

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::ports::Repository;
 use brigade::sandbox::CommandExit;
 use tempfile::TempDir;
 
@@ -127,7 +126,7 @@ async fn report_with_work_left_behind_is_refused() {
         let repo = repository().await;
         let worktree = repo.provision(1).await;
         run(&repo, &worktree, &format!("{FUNCTIONS} {leave}; a"));
-        let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+        let refused = repo.refused_commit(&worktree).await;
         assert!(refused.contains(take) && refused.contains(drop), "{refused}");
         run(&repo, &worktree, drop);
         publish(&repo, &worktree, || ()).await;
@@ -160,7 +159,7 @@ async fn persons_commit_on_task_branch_is_not_overwritten() {
     repo.commit_as_person();
     repo.git(&["switch", "-q", "-"]);
     run(&repo, &worktree, "git commit -q --amend -m 'Another message'");
-    let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("a person committed on brigade-tasks/crew/task-1"), "{refused}");
     let pull = refused.split("Run ").nth(1).unwrap().split(" in the worktree").next().unwrap();
     run(&repo, &worktree, &format!("{pull} -q"));
@@ -240,7 +239,7 @@ async fn branch_of_remote_can_be_switched_to() {
         &worktree,
         &format!("{FUNCTIONS} git switch -q wip; grep -q wip wip.txt; git checkout -q -b mine origin/wip; a"),
     );
-    let refused = repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     let switch = format!("git switch {}", worktree.branch);
     assert!(refused.contains(&format!("{switch} and merge")), "{refused}");
     run(&repo, &worktree, &format!("{switch}; git merge -q mine"));

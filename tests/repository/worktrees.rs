@@ -241,18 +241,18 @@ async fn commit_on_other_branch_is_refused() {
     let tip = repo.commit(&worktree).await;
     git(&worktree.root, &["switch", "-q", "-c", "other", "main"]);
     insert_after(&worktree.root, "f.txt", "line 9", "elsewhere");
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert!(fs::read_to_string(worktree.root.join("f.txt")).unwrap().contains("elsewhere"));
     git(&worktree.root, &["commit", "-q", "-a", "-m", "Elsewhere"]);
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("the branch other is checked out"), "changes there would be lost: {refused}");
     git(&worktree.root, &["reset", "-q", "--hard", "main"]);
     assert_eq!(repo.commit(&worktree).await, tip, "without changes the branch is not switched back");
     assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade-tasks/crew/task-3");
     git(&worktree.root, &["checkout", "-q", "--detach", "main"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "On no branch"]);
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("no branch is checked out"), "{refused}");
 }
 
@@ -271,11 +271,11 @@ async fn checked_out_branch_of_others_is_not_merged() {
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "The person's"]);
     for looked_at in [&["switch", "-q", "wip"][..], &["switch", "-q", "--detach", "wip"]] {
         git(&worktree.root, looked_at);
-        let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+        let refused = repo.refused_commit(&worktree).await;
         assert!(refused.contains("The work belongs on brigade-tasks/crew/task-3"), "{looked_at:?}: {refused}");
     }
     commit_as_teammate(&worktree.root, "alice", &["--allow-empty", "-m", "On top of it"]);
-    assert!(repo.repository.commit(&worktree, "").await.unwrap().is_err());
+    repo.refused_commit(&worktree).await;
 }
 
 #[tokio::test]
@@ -286,7 +286,7 @@ async fn task_branch_checked_out_by_person_is_not_moved() {
     git(&worktree.root, &["switch", "-q", "-c", "other"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "More"]);
     repo.git(&["switch", "-q", "brigade-tasks/crew/task-3"]);
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert_eq!(repo.git(&["rev-parse", "HEAD"]), tip);
     assert_eq!(repo.git(&["status", "--porcelain"]), "");
@@ -309,7 +309,7 @@ async fn unresolved_conflict_is_not_committed() {
     repo.git(&["commit", "-q", "-a", "-m", "Theirs"]);
     git(&worktree.root, &["fetch", "-q", "../..", "main"]);
     assert_ne!(git_output(&worktree.root, &["merge", "FETCH_HEAD"]).0, Some(0), "the branches conflict");
-    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
+    let refused = repo.refused_commit(&worktree).await;
     assert!(refused.contains("unresolved conflicts in f.txt"), "{refused}");
 }
 

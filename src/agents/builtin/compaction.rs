@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Turn;
 use super::retry::RequestFailure;
-use crate::agents::{AgentError, TurnOutcome};
+use crate::agents::{AgentError, CompactionOutcome, TurnOutcome};
 use crate::domain::agent::transcript::{Block, Role};
 use crate::domain::log::event::EventKind;
 use crate::ports::{ChatMessage, ModelError, RequestPurpose};
@@ -42,24 +42,23 @@ impl Turn<'_> {
         Ok(None)
     }
 
-    /// Compacts on a person's request. Compacts without a summary only if the context is too long for the model. The inner error
-    /// says why the context was kept.
-    pub(super) async fn compact_on_request(&mut self) -> Result<Result<(), String>, AgentError> {
+    /// Compacts on a person's request. Compacts without a summary only if the context is too long for the model.
+    pub(super) async fn compact_on_request(&mut self) -> Result<CompactionOutcome, AgentError> {
         if self.host.conversation.is_empty() {
-            return Ok(Err("there is nothing to compact: the context is empty".to_owned()));
+            return Ok(CompactionOutcome::Kept("there is nothing to compact: the context is empty".to_owned()));
         }
         let compactions_before = self.agent.compactions_in_a_row;
         let outcome = self.compact_unless(|error| !matches!(error, ModelError::ContextTooLong { .. })).await?;
         self.agent.compactions_in_a_row = compactions_before;
         let reason = match outcome {
-            None => return Ok(Ok(())),
+            None => return Ok(CompactionOutcome::Compacted),
             Some(TurnOutcome::ModelFailed { reason, .. } | TurnOutcome::AgentFailed(reason)) => {
                 format!("its model gave no answer: {reason}")
             }
             Some(TurnOutcome::BudgetSpent(spent)) => spent.to_string(),
             Some(_) => "it was aborted".to_owned(),
         };
-        Ok(Err(format!("cannot compact, the context stays as it is: {reason}")))
+        Ok(CompactionOutcome::Kept(format!("cannot compact, the context stays as it is: {reason}")))
     }
 
     async fn summarise(&mut self) -> Result<String, RequestFailure> {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use async_trait::async_trait;
 
 use super::host::AgentHost;
-use super::{AgentBackend, AgentError, TurnOutcome, identity};
+use super::{AgentBackend, AgentError, CompactionOutcome, TurnOutcome, identity};
 use crate::ports::ToolSpec;
 use crate::tools::Tool;
 use known_files::KnownFiles;
@@ -81,7 +81,7 @@ impl AgentBackend for BuiltinAgent {
         Turn { agent: self, host }.run().await
     }
 
-    async fn compact(&mut self, host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
+    async fn compact(&mut self, host: &mut AgentHost) -> Result<CompactionOutcome, AgentError> {
         Turn { agent: self, host }.compact_on_request().await
     }
 }

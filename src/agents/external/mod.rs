@@ -14,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::host::AgentHost;
-use super::{AgentBackend, AgentError, TurnOutcome};
+use super::{AgentBackend, AgentError, CompactionOutcome, TurnOutcome};
 use crate::domain::task::Task;
 use crate::domain::team::team_spec::ExternalProgram;
 use crate::ports::ToolSpec;
@@ -157,7 +157,7 @@ impl AgentBackend for ExternalAgent {
         Box::pin(self.run_turn(host)).await
     }
 
-    async fn compact(&mut self, _host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
-        Ok(Err(format!("{} compacts its context itself", self.state.program.name())))
+    async fn compact(&mut self, _host: &mut AgentHost) -> Result<CompactionOutcome, AgentError> {
+        Ok(CompactionOutcome::Kept(format!("{} compacts its context itself", self.state.program.name())))
     }
 }

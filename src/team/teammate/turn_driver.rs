@@ -13,7 +13,7 @@ use super::requests::PendingRequests;
 use super::status::StatusReporter;
 use crate::agents::turn_control::{StopLevel, TurnControl};
 use crate::agents::worktree::WorktreeSetup;
-use crate::agents::{AgentError, TurnOutcome};
+use crate::agents::{AgentError, CompactionOutcome, TurnOutcome};
 use crate::domain::agent::turn_count::TurnCount;
 use crate::domain::task::Task;
 use crate::domain::team::phase::{self, ClaimRef, Phase, PhaseEvent, PhaseLimits};
@@ -73,7 +73,11 @@ impl Teammate {
                     backend.turn(host).await
                 }
                 TurnKind::Completion => host.complete_by_evidence().await,
-                TurnKind::Compaction => backend.compact(host).await.map(|done| {
+                TurnKind::Compaction => backend.compact(host).await.map(|outcome| {
+                    let done = match outcome {
+                        CompactionOutcome::Compacted => Ok(()),
+                        CompactionOutcome::Kept(reason) => Err(reason),
+                    };
                     // The requester may be gone.
                     replies.iter().for_each(|reply| drop(reply.try_send(done.clone())));
                     Vec::new()

@@ -9,7 +9,7 @@ use brigade::ports::{
     Assignment, Merge, MergeOutcome, Repository, RepositoryError, SetupPlace, Worktree, WorktreeOutcome,
 };
 
-use crate::harness::{git, insert_after, link_place, open, reported, task};
+use crate::harness::{committed, git, insert_after, link_place, open, reported, task};
 
 /// The stages in the life of a team, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,7 +139,7 @@ impl Life {
             }
             Stage::EndedAttempt => repository.record_attempt_end(self.worktree()).await?,
             Stage::NewAttempt => self.worktree = Some(self.ready(&attempt(2, true)).await?),
-            Stage::Commit => drop(repository.commit(self.worktree(), "Done so.").await?.unwrap()),
+            Stage::Commit => drop(committed(repository.commit(self.worktree(), "Done so.").await?)),
             Stage::Merge => self.merge = Some(self.created(self.worktree()).await?),
             Stage::CheckOut => {
                 let merge = self.merge.clone().unwrap();
@@ -171,7 +171,7 @@ impl Life {
 
     /// Commits all of the worktree and creates its merge.
     pub async fn created(&self, worktree: &Worktree) -> Result<Merge, RepositoryError> {
-        let commit = self.repository.commit(worktree, "Done so.").await?.unwrap();
+        let commit = committed(self.repository.commit(worktree, "Done so.").await?);
         match self.repository.merge(worktree, reported(&commit)).await? {
             MergeOutcome::Created(merge) => Ok(merge),
             other => panic!("{} is not merged: {other:?}", worktree.name),
