@@ -15,6 +15,7 @@ use crate::domain::agent::prompt::{Context, last_todo_list, summary_block};
 use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, SentPrompt, TranscriptEntry};
 use crate::domain::task::TaskId;
 use crate::domain::team::phase::ClaimRef;
+use crate::domain::text::tail;
 use crate::domain::time::UnixMs;
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
@@ -310,9 +311,7 @@ impl Conversation {
         let messages = messages.filter(|message| author.is_none_or(|author| author == message.role));
         for block in messages.flat_map(|message| message.content.iter().rev()) {
             let Block::Text { text } = block else { continue };
-            let from = text.len().saturating_sub(bytes_left);
-            let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-            parts.push(text[from..].to_owned());
+            parts.push(tail(text, bytes_left).to_owned());
             bytes_left = bytes_left.saturating_sub(text.len());
             if bytes_left == 0 {
                 break;

@@ -12,7 +12,7 @@ use crate::domain::agent::transcript::{Block, TranscriptEntry};
 use crate::domain::log::event::REPORT_TOOL;
 use crate::domain::task::Task;
 use crate::domain::task::failure_summary;
-use crate::domain::task::shell_blocks::{headline, shell_blocks};
+use crate::domain::task::shell_blocks::{script_headline, shell_blocks};
 use crate::domain::task::transition::Actor;
 use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::team::name::SYSTEM;
@@ -115,7 +115,7 @@ impl TaskRun {
             }
         }
         record_call(host, &id, COMMAND_TOOL, input).await?;
-        let step = host.step(&id, COMMAND_TOOL, headline(&script));
+        let step = host.step(&id, COMMAND_TOOL, script_headline(&script));
         let script = format!("{SCRIPT_PREFIX}{script}");
         let limit = TimeLimit::of_command(host.context.limits.command_timeout);
         let work = command_hints::run(&script, limit, &host.context);
@@ -138,7 +138,7 @@ impl TaskRun {
                 self.complete(host).await
             }
             Some(Ok(outcome)) => {
-                let output = failure_summary::bounded(&outcome.output);
+                let output = failure_summary::stored_text(&outcome.output);
                 let reason = format!("{block}: {}\n{output}", outcome.ending_text());
                 Ok(host.fail_task(self.claim, reason.trim_end().to_owned(), false).await)
             }

@@ -11,6 +11,7 @@ use tiktoken_rs::CoreBPE;
 use tiktoken_rs::tokenizer::{Tokenizer as Encoding, get_tokenizer};
 
 use crate::domain::team::team_spec::ModelSpec;
+use crate::domain::text::head;
 
 /// The most text that one count reads, in bytes.
 const COUNTED_BYTES_MAX: usize = 256 * 1024;
@@ -114,8 +115,8 @@ impl TokenCounter {
 
 /// Returns the place of the next cut: after the last line of the piece, or at its end.
 fn cut_at(text: &str) -> usize {
-    let end = (0..=PIECE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
-    text[..end].rfind('\n').map_or(end, |line_end| line_end + 1)
+    let piece = head(text, PIECE_BYTES_MAX);
+    piece.rfind('\n').map_or(piece.len(), |line_end| line_end + 1)
 }
 
 #[cfg(test)]

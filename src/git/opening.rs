@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::command::{GitOutput, RepoPath, git, git_in, path_of, text_of};
 use super::settings::Settings;
 use super::{DriverOptions, RUNNING_LOCK_FILE};
-use crate::domain::text::output::one_line;
+use crate::domain::text::one_line;
 use crate::ports::RepositoryError;
 
 /// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).

@@ -8,7 +8,7 @@ use super::command::{GitOutput, RepoPath, failure, pathspec};
 use super::files;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::{LineChanges, missing_lines};
-use crate::domain::text::output::shortened;
+use crate::domain::text::shorten;
 use crate::ports::RepositoryError;
 
 /// The most characters of a warning, which can name a very long path.
@@ -226,5 +226,5 @@ pub(super) fn identity([name, email]: [String; 2]) -> [(&'static str, String); 4
 pub(super) fn unread_folder(status: &GitOutput) -> Option<String> {
     let mut warnings = status.err.lines().filter_map(|line| line.strip_prefix("warning: "));
     let warning = warnings.find(|warning| warning.starts_with("could not open directory "))?;
-    Some(shortened(warning, WARNING_CHARS_MAX))
+    Some(shorten(warning, WARNING_CHARS_MAX))
 }

@@ -16,6 +16,7 @@ use super::written_files::restore_written_files;
 use crate::domain::git::dropped_lines::short_commit;
 use crate::domain::git::worktree_name::team_folder;
 use crate::domain::log::event::Notice;
+use crate::domain::text::one_line;
 use crate::ports::{RepositoryError, TeamWorktree};
 
 /// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.
@@ -161,7 +162,7 @@ pub(super) fn describe_refusal(error_text: &str) -> String {
     let names: Vec<PathBuf> =
         error_text.lines().filter_map(|line| line.strip_prefix('\t')).map(PathBuf::from).collect();
     if names.is_empty() {
-        return error_text.trim().replace('\n', " ");
+        return one_line(error_text);
     }
     format!("it would overwrite uncommitted changes or untracked files: {}", list_files(&names))
 }

@@ -13,7 +13,7 @@ use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::team::phase::ClaimRef;
-use crate::domain::text::output::one_line;
+use crate::domain::text::one_line;
 
 /// A member or script that claims a task.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use jiff::fmt::rfc2822;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
-use crate::domain::text::output::{one_line, shortened};
+use crate::domain::text::{one_line, shorten};
 use crate::ports::ModelError;
 
 /// The longest quote of a server's text, in characters.
@@ -201,7 +201,7 @@ pub fn refuses_key(status: u16, body: &str) -> bool {
 /// The error for a key that the server refuses. It names the variables that hold the keys, not the request, so that
 /// every member with the same key gets the same text. `missing` is the variable to set if no key was sent.
 pub fn key_refused(status: u16, body: &str, variables: &[&str], missing: &str) -> String {
-    let message = shorten(&ApiError::of_body(body).message.unwrap_or_default());
+    let message = quoted(&ApiError::of_body(body).message.unwrap_or_default());
     let answer = if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
     if variables.is_empty() {
         return format!("needs a key ({answer}): set {missing} in the environment");
@@ -286,9 +286,9 @@ pub fn request_id(headers: &HeaderMap) -> Option<String> {
 fn error_text(what: &str, error: &ApiError, request_id: Option<String>) -> String {
     let mut text = what.to_owned();
     if let Some(kind) = &error.kind {
-        text = format!("{text} {}", shorten(kind));
+        text = format!("{text} {}", quoted(kind));
     }
-    if let Some(message) = error.message.as_deref().map(shorten).filter(|message| !message.is_empty()) {
+    if let Some(message) = error.message.as_deref().map(quoted).filter(|message| !message.is_empty()) {
         text = format!("{text}: {message}");
     }
     with_request_id(text, request_id)
@@ -321,8 +321,8 @@ fn page_text(body: &str) -> String {
 }
 
 /// A server's text in one line of at most `QUOTE_CHARS_MAX` characters.
-pub fn shorten(text: &str) -> String {
-    shortened(&one_line(text), QUOTE_CHARS_MAX)
+pub fn quoted(text: &str) -> String {
+    shorten(&one_line(text), QUOTE_CHARS_MAX)
 }
 
 /// The wait that the server asks for, given in milliseconds, in seconds or as a date.
@@ -632,7 +632,7 @@ mod tests {
         let error = of(529, &[("request-id", "req_7")], OVERLOADED);
         assert_eq!(error.to_string(), "answered 529 overloaded_error: Overloaded (request req_7)");
         let page = of(502, &[], "<html>\n<head><title>502\n Bad\x1b[31m Gateway</title>").to_string();
-        assert_eq!(page, "answered 502: 502 Bad [31m Gateway");
+        assert_eq!(page, "answered 502: 502 Bad\\u{1b}[31m Gateway");
         assert_eq!(of(500, &[], "<html>").to_string(), "answered 500: a page without a title");
         assert!(of(500, &[], &"ü".repeat(9999)).to_string().chars().count() < 500);
         assert_eq!(of(500, &[], "").to_string(), "answered 500");

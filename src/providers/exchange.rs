@@ -263,7 +263,7 @@ impl HttpModel {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
         if let Some(encoding) = encoding {
-            let encoding = errors::shorten(&String::from_utf8_lossy(encoding.as_bytes()));
+            let encoding = errors::quoted(&String::from_utf8_lossy(encoding.as_bytes()));
             let text = format!("answered {status} in the encoding {encoding}, which was not requested");
             return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
         }
@@ -311,7 +311,7 @@ impl HttpModel {
     /// The error of an answer that is neither a stream of events nor a whole one.
     fn no_stream(&self, headers: &HeaderMap, model: &str) -> ModelError {
         let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
-        let kind = kind.map(|kind| format!(", with {}", errors::shorten(&kind))).unwrap_or_default();
+        let kind = kind.map(|kind| format!(", with {}", errors::quoted(&kind))).unwrap_or_default();
         let text = format!("answered without a stream of events{kind}; Brigade needs one");
         let text = errors::with_request_id(text, errors::request_id(headers));
         ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(model)))

@@ -10,7 +10,7 @@ use std::{fmt, io};
 use parking_lot::Mutex;
 use reqwest::header::HeaderValue;
 
-use crate::domain::text::output::{one_line, shortened};
+use crate::domain::text::{one_line, shorten};
 use crate::ports::ModelError;
 use crate::sandbox::environment::passed_variables;
 use crate::sandbox::{CommandExit, Sandbox};
@@ -171,7 +171,7 @@ fn key_of(outcome: io::Result<(CommandExit, String)>) -> Result<Secret, String> 
     let secret = Secret::new(printed);
     if exit != CommandExit::Code(0) {
         let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let last = shortened(&one_line(&masked(last.to_owned())), QUOTE_CHARS_MAX);
+        let last = shorten(&one_line(&masked(last.to_owned())), QUOTE_CHARS_MAX);
         let exit = match exit {
             CommandExit::Code(code) => format!("exit code {code}"),
             other => format!("{other:?}").to_lowercase(),

@@ -1,5 +1,7 @@
 //! Messages from the guard to the worker: one line each, on the guard's standard error.
 
+use crate::domain::text::one_line;
+
 /// The exit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandExit {
@@ -39,7 +41,6 @@ impl GuardMessage {
 
     /// The message as a line, with its newline.
     pub fn to_line(&self) -> String {
-        let one_line = |text: &str| text.replace(['\n', '\r'], " ");
         match self {
             Self::Group(id) => format!("group {id}\n"),
             Self::Ended(CommandExit::Code(code)) => format!("exit {code}\n"),

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::messages::{Outbox, first_line};
+use super::messages::{ABOUT_CHARS_MAX, Outbox};
 use crate::domain::log::event::EventKind;
 use crate::domain::log::snapshot::bounded_text;
 use crate::domain::task::Task;
 use crate::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::Name;
+use crate::domain::text::headline;
 use crate::domain::time::UnixMs;
 use crate::ports::{CurrentLead, StoreError, StoreResult, Stores};
 
@@ -109,7 +110,7 @@ pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<
     let task = request.task();
     let of_task = task.map(|task| format!(" of task {task}")).unwrap_or_default();
     let about = match kind {
-        RequestKind::Shutdown => first_line(&message),
+        RequestKind::Shutdown => headline(&message.content, ABOUT_CHARS_MAX),
         RequestKind::PlanApproval => format!("submits {} {id}{of_task}: {}", kind.noun(), request.line()),
         RequestKind::Review => format!("asks for review {id}{of_task}"),
         RequestKind::Permission => format!("asks for permission {id}{of_task}: {}", request.line()),

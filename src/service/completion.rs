@@ -18,7 +18,7 @@ use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::team::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::team::phase::ClaimRef;
-use crate::domain::text::output::{one_line, shortened};
+use crate::domain::text::{one_line, shorten};
 use crate::ports::{
     Board, Clock, CommitOutcome, MergeRequest, RepositoryError, StoreResult, Stores, UnmergedWork, WorkInspector,
 };
@@ -456,7 +456,7 @@ pub struct Refusal {
 impl Refusal {
     fn verify(task: &Task, outcome: &CommandOutcome, location: &str) -> Self {
         let verify = task.verify.as_deref().unwrap_or_default();
-        let command = shortened(&one_line(verify), COMMAND_CHARS_MAX);
+        let command = shorten(&one_line(verify), COMMAND_CHARS_MAX);
         let ending = outcome.ending_text();
         let problem = format!("verify `{command}` failed{location}");
         Self {
@@ -489,7 +489,7 @@ impl Refusal {
     pub fn reason(&self, count: u32) -> String {
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
         let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();
-        format!("{}{times}{ending}\n{}", self.problem, failure_summary::bounded(&self.evidence))
+        format!("{}{times}{ending}\n{}", self.problem, failure_summary::stored_text(&self.evidence))
             .trim_end()
             .to_owned()
     }

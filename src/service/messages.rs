@@ -9,12 +9,12 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
 use crate::domain::team::pending_questions;
-use crate::domain::text::output::shortened;
+use crate::domain::text::headline;
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult, Stores};
 
 /// The longest part of a message in an event, in characters.
-const ABOUT_CHARS_MAX: usize = 120;
+pub(super) const ABOUT_CHARS_MAX: usize = 120;
 
 /// The reason why a member's message was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +179,7 @@ impl Outbox<'_> {
     pub async fn notify_lead_of_failure(&self, task: &Task, reason: &str) -> StoreResult<()> {
         let verb = if task.status == TaskStatus::Failed { " has failed" } else { "" };
         let subject = bounded_text(&task.subject);
-        let reason = failure_summary::bounded(reason.trim_end_matches('.'));
+        let reason = failure_summary::stored_text(reason.trim_end_matches('.'));
         let text = format!("Task {} ({subject}){verb}: {reason}.", task.id);
         self.notify_lead(Message::new(MessageType::TaskFailed, SYSTEM, text, self.now)).await
     }
@@ -208,7 +208,7 @@ impl Outbox<'_> {
     /// # Errors
     /// There is no such recipient, the inbox is full, the message is too long, or a store fails.
     pub(super) async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
-        let about = first_line(&message);
+        let about = headline(&message.content, ABOUT_CHARS_MAX);
         self.send_about(to, message, about, None).await
     }
 
@@ -251,9 +251,4 @@ impl Outbox<'_> {
         tracing::debug!(%from, %to, kind = kind.as_str(), "message sent");
         Ok(id)
     }
-}
-
-/// Returns the first line of a message, shortened, for its event.
-pub(super) fn first_line(message: &Message) -> String {
-    shortened(message.content.lines().next().unwrap_or_default(), ABOUT_CHARS_MAX)
 }

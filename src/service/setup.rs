@@ -21,7 +21,7 @@ pub enum SetupError {
     #[error("cannot set up the worktree: {0}")]
     Command(#[from] CommandError),
     /// The setup command failed.
-    #[error("setup `{command}` failed: {}\n{}", outcome.ending_text(), failure_summary::bounded(&outcome.output))]
+    #[error("setup `{command}` failed: {}\n{}", outcome.ending_text(), failure_summary::stored_text(&outcome.output))]
     Failed {
         /// The command.
         command: String,

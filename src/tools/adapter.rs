@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::arguments::ArgumentSchema;
 use super::table::Audience;
 use super::{Tool, ToolContext, ToolError, ToolOutput};
-use crate::domain::text::output::{bounded, shortened};
 use crate::domain::text::tags::escape_tags;
+use crate::domain::text::{bound, headline};
 use crate::ports::ToolSpec;
 use crate::process::command::CommandOutcome;
 use crate::secrets::masked;
@@ -86,19 +86,12 @@ impl Tool for SanitizedTool {
     }
 
     fn about(&self, input: &Value) -> String {
-        first_line(&self.0.about(input))
+        headline(&self.0.about(input), ABOUT_CHARS_MAX)
     }
 
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         sanitized_result(self.0.run(input, context).await, context)
     }
-}
-
-/// The first line of `about`, at most [`ABOUT_CHARS_MAX`] long.
-fn first_line(about: &str) -> String {
-    let mut lines = about.lines();
-    let line = shortened(lines.next().unwrap_or_default(), ABOUT_CHARS_MAX);
-    if lines.next().is_some() && !line.ends_with('…') { line + "…" } else { line }
 }
 
 fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
@@ -119,5 +112,5 @@ fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext
 /// Returns `text` within its bound, without secrets and with the harness's tags escaped, as in the output of tools.
 pub(crate) fn sanitized_text(text: &str, bytes_max: usize) -> String {
     // Leaving out the middle cannot join two halves to a tag: a note replaces the middle.
-    escape_tags(&bounded(&masked(text.to_owned()), bytes_max)).into_owned()
+    escape_tags(&bound(&masked(text.to_owned()), bytes_max)).into_owned()
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use super::ToolError;
 use super::table::Audience;
 use crate::domain::task::{TASK_ID_MAX, TaskId, TaskStatus};
+use crate::domain::text::head;
 use crate::domain::text::suggestion::nearest;
 
 /// The `format` of task numbers in a schema, which distinguishes them from other integers. Models do not see it.
@@ -261,7 +262,7 @@ fn not_an_object() -> ToolError {
 
 fn wrong_value_error(name: &str, schema: &Value, value: &Value) -> ToolError {
     let text = value.to_string();
-    let text = crate::domain::text::output::head_of(&text, 80);
+    let text = head(&text, 80);
     ToolError::Recoverable(format!("argument `{name}` must be {}; got {text}", expected(schema)))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::command_hints;
 use super::prelude::*;
 use crate::domain::agent::reading_commands::only_reads;
-use crate::domain::task::shell_blocks::headline;
+use crate::domain::task::shell_blocks::script_headline;
 
 /// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools.
 #[derive(Deserialize, JsonSchema)]
@@ -19,7 +19,7 @@ impl TypedTool for Bash {
     const NAME: &'static str = "bash";
 
     fn about(&self) -> String {
-        headline(&self.command)
+        script_headline(&self.command)
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {

@@ -9,6 +9,8 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::prelude::*;
 use super::walk::{FilePattern, WalkResult, WalkedFile, resolve_searched, walk};
 use super::workspace::FileAccess;
+use crate::domain::text::head;
+use crate::domain::text::output::without_control_characters;
 use crate::platform::reading;
 
 /// The largest file to search, in bytes.
@@ -144,7 +146,7 @@ impl Search {
             }
             for (index, line) in lines.iter().enumerate().take(to).skip(from) {
                 let separator = if self.expression.is_match(line) { ':' } else { '-' };
-                let _ = writeln!(self.text, "{}{separator}{}{separator}{}", path.display(), index + 1, shortened(line));
+                let _ = writeln!(self.text, "{}{separator}{}{separator}{}", path.display(), index + 1, line_text(line));
             }
             next_line = to.max(next_line);
             if self.matches >= MATCHES_MAX {
@@ -180,11 +182,11 @@ impl Search {
     }
 }
 
-fn shortened(line: &[u8]) -> String {
-    let text = crate::domain::text::output::without_control_characters(line);
+fn line_text(line: &[u8]) -> String {
+    let text = without_control_characters(line);
     if text.len() <= LINE_BYTES_MAX {
         return text;
     }
-    let head = crate::domain::text::output::head_of(&text, LINE_BYTES_MAX);
-    format!("{head}… [{} more bytes in this line]", text.len() - head.len())
+    let start = head(&text, LINE_BYTES_MAX);
+    format!("{start}… [{} more bytes in this line]", text.len() - start.len())
 }

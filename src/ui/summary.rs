@@ -11,11 +11,12 @@ use super::evidence::{evidence_text, with_evidence};
 use super::pending::PendingNotes;
 use super::planning::Planning;
 use super::tasks::obstacles;
-use super::text::{first_line, reason};
+use super::text::first_line;
 use crate::api::task::ClaimCandidate;
 use crate::domain::log::event::{Event, EventKind, GoalCheck};
 use crate::domain::task::dependencies::{self, unfinished_blockers};
 use crate::domain::task::evidence::joined;
+use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -127,8 +128,8 @@ impl Summary {
         let result = task.result.as_ref().filter(|result| !result.summary.trim().is_empty());
         let result = result.map(|result| match task.status {
             TaskStatus::Completed => first_line(&result.summary),
-            TaskStatus::Pending if !result.is_failure() => format!("released: {}", reason(&result.summary)),
-            _ => reason(&result.summary),
+            TaskStatus::Pending if !result.is_failure() => format!("released: {}", summary_of(&result.summary)),
+            _ => summary_of(&result.summary),
         });
         let mut note = Vec::new();
         if task.status == TaskStatus::Pending {

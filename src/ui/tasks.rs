@@ -10,11 +10,12 @@ use super::cost::grouped;
 use super::evidence::caveat_sentence;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
-use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable, reason};
+use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable};
 use super::why::{lacks_script, no_capable_member};
 use crate::api::task::{ClaimCandidate, TaskContext};
 use crate::domain::task::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::task::evidence::{Caveat, joined};
+use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::time::UnixMs;
@@ -99,7 +100,7 @@ fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String 
             parts.extend(caveat(task).map(|caveat| caveat.to_string()));
             parts.extend(task.result.as_ref().map(|result| first_line(&result.summary)));
         }
-        TaskStatus::Failed => parts.extend(task.result.as_ref().map(|result| reason(&result.summary))),
+        TaskStatus::Failed => parts.extend(task.result.as_ref().map(|result| summary_of(&result.summary))),
     }
     joined(parts)
 }

@@ -8,26 +8,13 @@ use textwrap::core::Word;
 use textwrap::{Options, WordSeparator, WordSplitter};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::domain::task::failure_summary::summary_of;
-use crate::domain::team::request_text::is_harmful;
+use crate::domain::text::is_harmful;
 pub use crate::domain::text::units::{bytes, duration, join_up_to};
+pub use crate::domain::text::{first_line, one_line, printable};
 use crate::domain::time::UnixMs;
 
 /// The width of output that does not go to a terminal: enough for programs, and a bound.
 pub const WIDTH_UNBOUNDED: usize = 4096;
-
-/// Escapes the characters that a terminal could execute. Newlines and tabs stay.
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => out.push(c),
-            c if is_harmful(c) => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 /// Escapes the characters of a JSON text that a terminal could execute. The value stays the same: characters outside ASCII occur only in
 /// its strings.
@@ -39,20 +26,6 @@ pub fn escape_json(text: &str) -> String {
             out.push_str(&format!("\\u{:04x}", u32::from(c)))
         } else {
             out.push(c)
-        }
-    }
-    out
-}
-
-/// Returns the text on one line, escaped; runs of spaces and line breaks become one space.
-pub fn one_line(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for word in text.split_whitespace() {
-        if !out.is_empty() {
-            out.push(' ');
-        }
-        for c in word.chars() {
-            if is_harmful(c) { out.extend(c.escape_default()) } else { out.push(c) }
         }
     }
     out
@@ -179,18 +152,6 @@ pub fn chunks(line: &str, columns: usize) -> Vec<String> {
     textwrap::wrap(line, wrap_options(columns).word_separator(one_word)).into_iter().map(Cow::into_owned).collect()
 }
 
-/// Returns the first line of a text, with `…` if it has more.
-pub fn first_line(text: &str) -> String {
-    let mut lines = text.trim().lines();
-    let first = one_line(lines.next().unwrap_or_default().trim_end());
-    if lines.next().is_some() { format!("{first} …") } else { first }
-}
-
-/// Returns the reason of a failure in one line.
-pub fn reason(text: &str) -> String {
-    one_line(&summary_of(text))
-}
-
 /// Returns a time relative to `now`: `just now`, `12 s ago`, `in 5 s`. Times in the future are rounded up to seconds: a lease of 2 s that
 /// was just taken ends in 2 s.
 pub fn ago(time: UnixMs, now: UnixMs) -> String {
@@ -228,17 +189,6 @@ mod tests {
             assert!(cut(&text, 20).chars().count() <= 20 * CHARS_PER_COLUMN_MAX + 1, "{c:?}");
         }
         assert_eq!(cut("e\u{301}te\u{301}", 3), "e\u{301}te\u{301}");
-    }
-
-    #[test]
-    fn bidi_and_line_separator_marks_are_escaped() {
-        assert_eq!(printable("\u{61c}\u{202e}\u{2028}\u{2029}\r"), "\\u{61c}\\u{202e}\\u{2028}\\u{2029}\\r");
-    }
-
-    #[test]
-    fn terminal_control_codes_are_escaped() {
-        assert_eq!(one_line("a\x1b[2J\nb\u{9b}31m\r\n c\x07"), "a\\u{1b}[2J b\\u{9b}31m c\\u{7}");
-        assert_eq!(printable("a\u{202e}b\n\tc\r"), "a\\u{202e}b\n\tc\\r");
     }
 
     #[test]

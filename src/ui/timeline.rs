@@ -12,11 +12,12 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
-use super::text::{self, ago, count, duration, first_line, join_up_to, one_line};
+use super::text::{ago, count, duration, first_line, join_up_to, one_line};
 use crate::domain::log::event::{ClaimSnapshot, Event, EventKind, InvalidFileSnapshot};
 use crate::domain::log::task_diff::UNKNOWN_ACTOR;
 use crate::domain::task::TaskId;
 use crate::domain::task::evidence::Caveat;
+use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::team::state::Mode;
 use crate::domain::team::state_note::StateNote;
@@ -183,7 +184,7 @@ impl Timeline {
                 self.layout.line(at, actor(&by), &format!("adds {}{span}", count(tasks.len(), "task")), DIM)
             }
             Batch::Stopped { at, reason, is_dead, teammates } => {
-                let reason = if reason.is_empty() { String::new() } else { format!(": {}", text::reason(&reason)) };
+                let reason = if reason.is_empty() { String::new() } else { format!(": {}", summary_of(&reason)) };
                 let stopped = format!("stopped{reason}");
                 let style = if is_dead { BAD } else { DIM };
                 match teammates.as_slice() {
@@ -282,7 +283,7 @@ impl Timeline {
                 task_released(*task, teammate, reason, retry.as_deref(), by.as_deref())
             }
             EventKind::TaskReclaimed { task, teammate, reason, .. } => {
-                folded(teammate, format!("{task} was reclaimed: {}", text::reason(reason)), WARN)
+                folded(teammate, format!("{task} was reclaimed: {}", summary_of(reason)), WARN)
             }
             EventKind::TaskChanged { task, status, by } => {
                 line(actor(by), format!("sets {} to {status}", self.task_label(*task)), DIM)
@@ -292,7 +293,7 @@ impl Timeline {
             EventKind::TeammateSpawned { teammate, .. } if self.known_members.contains(teammate) => return None,
             EventKind::TeammateSpawned { teammate, role } => line(teammate, format!("joins as {role}"), PLAIN),
             EventKind::TeammateRespawned { teammate, reason, respawns } => {
-                line(teammate, format!("restart {respawns}: {}", text::reason(reason)), WARN)
+                line(teammate, format!("restart {respawns}: {}", summary_of(reason)), WARN)
             }
             EventKind::StopRequested { teammate, now } => {
                 line(teammate, format!("stopping {}", if *now { "now" } else { "after its turn" }), PLAIN)
@@ -434,7 +435,7 @@ fn task_failed<'a>(
     reason: &str,
     by: Option<&'a str>,
 ) -> Entry<'a> {
-    let reason = text::reason(reason);
+    let reason = summary_of(reason);
     match by {
         Some(by) => folded(by, format!("fails {task} of {teammate}: {reason}"), BAD),
         None => {
@@ -458,7 +459,7 @@ fn task_released<'a>(
     by: Option<&'a str>,
 ) -> Entry<'a> {
     let of = by.map(|_| format!(" of {teammate}")).unwrap_or_default();
-    let reason = text::reason(reason);
+    let reason = summary_of(reason);
     let text = match (retry, by) {
         (Some(retry), None) => format!("{task} failed ({reason}), retrying {retry}"),
         (Some(retry), Some(_)) => format!("fails {task}{of} ({reason}), retrying {retry}"),

@@ -18,6 +18,7 @@ use super::text::{self, ago, count, one_line};
 use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::domain::task::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
 use crate::domain::task::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
+use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::team::budget::CapReached;
@@ -105,7 +106,7 @@ pub fn restore_hint(id: TaskId, path: &str) -> String {
 }
 
 fn failure_reason(task: &Task) -> Reason {
-    let why = task.result.as_ref().map(|result| format!(": {}", text::reason(&result.summary))).unwrap_or_default();
+    let why = task.result.as_ref().map(|result| format!(": {}", summary_of(&result.summary))).unwrap_or_default();
     let times = if task.failures > 1 { format!(" {} times", task.failures) } else { String::new() };
     let id = task.id.0;
     let worktree = task.worktree.as_ref().map(|folder| format!("\nits work: {}", worktree_location(folder)));
@@ -243,7 +244,7 @@ fn last_attempt(task: &Task) -> Option<Reason> {
     if task.attempt == 0 {
         return None;
     }
-    let summary = text::reason(&task.result.as_ref()?.summary);
+    let summary = summary_of(&task.result.as_ref()?.summary);
     let text = || sentence(format!("Attempt {} ended: {summary}", task.attempt));
     (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, text()))
 }

@@ -25,7 +25,7 @@ async fn send_message_reaches_inbox_and_events() {
         ("alice", "hello\nthere", MessageType::Message)
     );
     match harness.alice.events.try_recv().unwrap() {
-        EventKind::MessageSent { from, to, about, .. } => assert_eq!([from, to, about], ["alice", "bob", "hello"]),
+        EventKind::MessageSent { from, to, about, .. } => assert_eq!([from, to, about], ["alice", "bob", "hello …"]),
         other => panic!("{other:?}"),
     }
     harness.alice.expect_text("send_message", json!({ "to": "lead", "content": "x" })).await;

@@ -188,7 +188,7 @@ async fn tools_accept_their_schema_and_name_bad_arguments() {
 #[test]
 fn tool_call_summary_is_one_line() {
     let bash = &all_tools(false)[0];
-    assert_eq!(bash.about(&json!({ "command": "cd a\nmake" })), "cd a…");
+    assert_eq!(bash.about(&json!({ "command": "cd a\nmake" })), "cd a …");
     assert_eq!(bash.about(&json!({ "command": "x".repeat(500) })).chars().count(), 200);
     for entry in TOOLS.iter() {
         entry.tool.about(&Value::Null);

@@ -11,7 +11,7 @@ use crate::agents::turn_control::StopLevel;
 use crate::domain::agent::permission::ToolKind;
 use crate::domain::agent::prompt::question_block;
 use crate::domain::agent::transcript::{Block, MessageRecord, Role};
-use crate::domain::task::shell_blocks::headline;
+use crate::domain::task::shell_blocks::script_headline;
 use crate::ports::{ModelResponse, RequestPurpose};
 use crate::tools::table;
 use crate::tools::{ToolError, ToolOutput, sanitized_text};
@@ -40,7 +40,7 @@ impl Turn<'_> {
         let Some(prefix) = &self.agent.ask_prefix else {
             return Err(ToolError::Recoverable("this team has no sub-agents".to_owned()));
         };
-        let _asking = host.progress.start_asking(&headline(question));
+        let _asking = host.progress.start_asking(&script_headline(question));
         let mut messages = MessageList::default();
         messages.add(&MessageRecord::new(Role::User, vec![Block::text(question_block(host.profile(), question))]));
         for turn in 1..=TURNS_MAX {

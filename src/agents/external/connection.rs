@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, ControlResponse, Invocation, SessionStart};
+use crate::domain::text::shorten;
 use crate::process::CommandError;
 use crate::process::agent_process::AgentProcess;
 use crate::process::board_socket::BoardSocket;
@@ -110,7 +111,7 @@ impl AgentConnection {
         if self.diagnostics.len() == DIAGNOSTICS_MAX {
             self.diagnostics.pop_front();
         }
-        self.diagnostics.push_back(text.chars().take(DIAGNOSTIC_CHARS_MAX).collect());
+        self.diagnostics.push_back(shorten(text, DIAGNOSTIC_CHARS_MAX));
     }
 
     /// Returns the last lines of the program that were not messages, joined by `; `.

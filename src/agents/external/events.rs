@@ -243,7 +243,7 @@ impl Turn<'_> {
                 task: self.host.task(),
                 tool: tool.clone(),
                 call: call_id.clone(),
-                about: shell_blocks::headline(&about),
+                about: shell_blocks::script_headline(&about),
             });
             self.host.progress.record_tool_call();
             if let Some(claim) = running.scope.claim {

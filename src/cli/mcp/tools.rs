@@ -27,7 +27,7 @@ use crate::domain::task::transition::{Action, Change};
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::team_spec::ToolLimits;
-use crate::domain::text::output::bounded;
+use crate::domain::text::bound;
 use crate::service::completion::TaskReport;
 use crate::stores::workspace::OpenMode;
 use crate::tools::arguments::ArgumentSchema;
@@ -98,7 +98,7 @@ fn entry<T: AgentTool + 'static>() -> McpToolEntry {
 fn plain(context: &Context, answer: &CommandAnswer) -> String {
     let notes = answer.notes.iter().map(|note| context.hint(note) + "\n");
     let text = notes.fold(answer.text.clone(), |text, note| text + &note);
-    bounded(&anstream::adapter::strip_str(&text).to_string(), ToolLimits::default().output_bytes_max)
+    bound(&anstream::adapter::strip_str(&text).to_string(), ToolLimits::default().output_bytes_max)
 }
 
 /// Lists the tasks of the board.

@@ -162,7 +162,7 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
                 .hint(format!("`brigade tasks release {number}`, or `brigade tasks fail {number} --reason TEXT`"))
         }
         Incomplete::Refused { refusal, .. } => {
-            let evidence = failure_summary::bounded(&refusal.evidence);
+            let evidence = failure_summary::stored_text(&refusal.evidence);
             let message = format!("cannot complete {id}: {}\n{evidence}", refusal.sentence);
             CliError::refused(message.trim_end().to_owned())
                 .hint("correct the work and complete the task again, or release or fail it")

@@ -1,8 +1,7 @@
 //! The last words of an agent whose attempt failed without a report, for the reason of the failure.
 
-use crate::domain::task::failure_summary::cut_middle;
 use crate::domain::team::name::HUMAN;
-use crate::domain::text::output::one_line;
+use crate::domain::text::{one_line, shorten_middle};
 
 /// The longest quoted text, in characters.
 const QUOTE_CHARS_MAX: usize = 300;
@@ -40,7 +39,7 @@ pub fn with_last_words(reason: &str, words: &str) -> String {
 
 /// Returns a text in quotes, in one line of limited length.
 pub fn quoted(text: &str) -> String {
-    format!("\"{}\"", cut_middle(one_line(text).trim(), QUOTE_CHARS_MAX))
+    format!("\"{}\"", shorten_middle(&one_line(text), QUOTE_CHARS_MAX))
 }
 
 #[cfg(test)]
@@ -52,7 +51,7 @@ mod tests {
         let reason = |to: Option<&str>, text: &str| {
             UnansweredQuestion { to: to.map(str::to_owned), text: text.to_owned() }.reason("alice")
         };
-        assert_eq!(reason(None, "Which\n\u{1b}[31mone?"), "alice asked and got no answer: \"Which [31mone?\"");
+        assert_eq!(reason(None, "Which\n\u{1b}[31mone?"), "alice asked and got no answer: \"Which \\u{1b}[31mone?\"");
         assert_eq!(reason(Some("Human"), "Which?"), "alice asked and got no answer: \"Which?\"");
         assert_eq!(reason(Some("bob"), "Which?"), "alice asked bob and got no answer: \"Which?\"");
         let long = reason(None, &format!("{} Which?", "x".repeat(5000)));

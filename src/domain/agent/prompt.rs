@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use super::transcript::{Block, MessageRecord, PromptKind, Record, Role, SentPrompt, TranscriptEntry};
 use crate::domain::task::Task;
 use crate::domain::team::message::{Message, MessageType};
-use crate::domain::text::output::{one_line, shortened};
 use crate::domain::text::tags::escape_tags;
+use crate::domain::text::{one_line, shorten};
 
 /// The most members that an identity block names. Other programs can add any number to the roster.
 const MEMBERS_NAMED_MAX: usize = 200;
@@ -69,7 +69,7 @@ pub struct HeldTask<'a> {
 pub fn identity_block(agent: AgentProfile<'_>, team: &[(&str, &str)], held: Option<HeldTask<'_>>) -> String {
     let mut text = agent.identity_start();
     if !team.is_empty() {
-        let short = |text: &str| escape_tags(&shortened(&one_line(text), MEMBER_CHARS_MAX)).into_owned();
+        let short = |text: &str| escape_tags(&shorten(&one_line(text), MEMBER_CHARS_MAX)).into_owned();
         let mut members: Vec<String> = Vec::new();
         members.extend(
             team.iter().take(MEMBERS_NAMED_MAX).map(|(name, role)| format!("{} ({})", short(name), short(role))),

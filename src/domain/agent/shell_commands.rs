@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::shell_words::{Part, ShellText, Word, unescaped};
-use crate::domain::text::output::{one_line, shortened};
 use crate::domain::text::pattern::begins_with_words;
+use crate::domain::text::{one_line, shorten};
 
 /// The longest sum of a command and all texts in it that are read as commands, in bytes. Linux starts no command of this length.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -99,7 +99,7 @@ pub struct PatternMatch {
 
 impl std::fmt::Display for PatternMatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shown = |text: &str, chars_max| shortened(&one_line(text), chars_max);
+        let shown = |text: &str, chars_max| shorten(&one_line(text), chars_max);
         let (word, part) = (shown(&self.word, WORD_CHARS_MAX), shown(&self.part, PART_CHARS_MAX));
         write!(f, "`{word}` is word {} of `{part}`", self.number)
     }

@@ -8,7 +8,7 @@ use crate::domain::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult,
 use crate::domain::team::budget::CapReached;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::state::TeammateReport;
-use crate::domain::text::output::shortened;
+use crate::domain::text::shorten;
 use crate::domain::time::UnixMs;
 
 /// Maximum length of a text in a snapshot, in characters. A longer one is cut and ends with `…`.
@@ -194,7 +194,7 @@ impl MemberSnapshot {
 
 /// Returns the text, cut to the maximum length.
 pub fn bounded_text(text: &str) -> String {
-    shortened(text, SNAPSHOT_TEXT_CHARS_MAX)
+    shorten(text, SNAPSHOT_TEXT_CHARS_MAX)
 }
 
 #[cfg(test)]

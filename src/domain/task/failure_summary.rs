@@ -3,7 +3,7 @@
 //! The first line of a reason says what failed; the evidence follows. A reason about a command has the command's ending in its
 //! first line. Its evidence is the command's output. The last output lines explain the failure, so the summary includes them.
 
-use crate::domain::text::output;
+use crate::domain::text::{OMISSION_START, bound, one_line, shorten_middle, tail};
 
 /// The start of the text about a command's ending.
 const ENDINGS: [&str; 3] = ["exit status ", "ended by signal ", "timed out"];
@@ -33,9 +33,9 @@ pub fn summary_of(text: &str) -> String {
         return with_explanation(first, rest);
     }
     if rest.is_empty() {
-        return cut_middle(first, SUMMARY_CHARS_MAX);
+        return shorten_middle(first, SUMMARY_CHARS_MAX);
     }
-    format!("{} …", cut_middle(first.trim_end_matches([':', ' ']), SUMMARY_CHARS_MAX - 2)).trim_start().to_owned()
+    format!("{} …", shorten_middle(first.trim_end_matches([':', ' ']), SUMMARY_CHARS_MAX - 2)).trim_start().to_owned()
 }
 
 /// Returns the summary of a command: its ending, and the last lines of its output that explain it.
@@ -43,9 +43,9 @@ pub fn summary_of_command(ending: &str, output: &str) -> String {
     with_explanation(ending, &filled_lines(output))
 }
 
-/// The lines without spaces around them, and without empty lines.
-fn filled_lines(text: &str) -> Vec<&str> {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
+/// The lines, escaped and without needless spaces. Empty lines are left out.
+fn filled_lines(text: &str) -> Vec<String> {
+    text.lines().map(one_line).filter(|line| !line.is_empty()).collect()
 }
 
 /// Returns true if `line` names a command's ending.
@@ -53,18 +53,18 @@ fn names_ending(line: &str) -> bool {
     ENDINGS.iter().any(|ending| line.starts_with(ending) || line.contains(&format!(": {ending}")))
 }
 
-fn with_explanation(ending: &str, output: &[&str]) -> String {
+fn with_explanation(ending: &str, output: &[String]) -> String {
     let explanation = explaining_lines(output);
     if explanation.is_empty() {
-        return cut_middle(ending, SUMMARY_CHARS_MAX);
+        return shorten_middle(ending, SUMMARY_CHARS_MAX);
     }
-    let explanation: Vec<String> = explanation.into_iter().map(|line| cut_middle(line, PART_CHARS_MAX)).collect();
-    format!("{}: {}", cut_middle(ending.trim_end_matches([':', '.']), PART_CHARS_MAX), explanation.join(" / "))
+    let explanation: Vec<String> = explanation.into_iter().map(|line| shorten_middle(line, PART_CHARS_MAX)).collect();
+    format!("{}: {}", shorten_middle(ending.trim_end_matches([':', '.']), PART_CHARS_MAX), explanation.join(" / "))
 }
 
 /// Returns the last line with text, after the nearest earlier line that names the cause.
-fn explaining_lines<'a>(output: &[&'a str]) -> Vec<&'a str> {
-    let mut lines = output.iter().copied().rev().filter(|line| has_text(line));
+fn explaining_lines(output: &[String]) -> Vec<&str> {
+    let mut lines = output.iter().map(String::as_str).rev().filter(|line| has_text(line));
     let Some(last) = lines.next() else { return Vec::new() };
     // A repeated line adds nothing.
     let before: Vec<&str> = lines.filter(|line| *line != last).take(CAUSE_SEARCH_LINES_MAX).collect();
@@ -78,7 +78,7 @@ fn explaining_lines<'a>(output: &[&'a str]) -> Vec<&'a str> {
 
 /// Returns false for a line of signs, and for the line that counts omitted bytes.
 fn has_text(line: &str) -> bool {
-    line.contains(char::is_alphanumeric) && !line.starts_with(output::OMISSION_START)
+    line.contains(char::is_alphanumeric) && !line.starts_with(OMISSION_START)
 }
 
 fn names_cause(line: &str) -> bool {
@@ -86,21 +86,9 @@ fn names_cause(line: &str) -> bool {
     CAUSE_WORDS.iter().any(|word| line.contains(word))
 }
 
-/// Cuts a line to `chars_max` characters. Keeps its start and its end.
-pub fn cut_middle(line: &str, chars_max: usize) -> String {
-    let count = line.chars().count();
-    if count <= chars_max {
-        return line.to_owned();
-    }
-    let end_chars = chars_max / 3;
-    let start: String = line.chars().take(chars_max - end_chars - 3).collect();
-    let end: String = line.chars().skip(count - end_chars).collect();
-    format!("{} … {}", start.trim_end(), end.trim_start())
-}
-
-/// Returns the output as it is stored: all of it, or its start and its end.
-pub fn bounded(output: &str) -> String {
-    output::bounded(output.trim_end(), OUTPUT_BYTES_MAX)
+/// Returns a reason or its evidence as it is stored: all of it, or its start and its end.
+pub fn stored_text(text: &str) -> String {
+    bound(text.trim_end(), OUTPUT_BYTES_MAX)
 }
 
 /// Returns the last whole lines of an output that fit into `bytes_max`. A last line that does not fit is shortened.
@@ -109,9 +97,9 @@ pub fn last_lines(output: &str, bytes_max: usize) -> String {
     if output.len() <= bytes_max {
         return output.to_owned();
     }
-    match output::tail_of(output, bytes_max).split_once('\n') {
+    match tail(output, bytes_max).split_once('\n') {
         Some((_, lines)) => lines.to_owned(),
-        None => cut_middle(output.lines().next_back().unwrap_or(""), bytes_max / 4),
+        None => shorten_middle(output.lines().next_back().unwrap_or(""), bytes_max / 4),
     }
 }
 
@@ -171,11 +159,11 @@ mod tests {
     #[test]
     fn long_output_keeps_both_ends() {
         let output: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
-        let text = bounded(&output);
+        let text = stored_text(&output);
         assert!(text.starts_with("line 0\nline 1\n") && text.ends_with("\nline 1998\nline 1999"), "{text}");
         assert_eq!(last_lines(&output, 20), "line 1998\nline 1999");
         assert_eq!(last_lines(&format!("a\n{}", "b".repeat(90)), 40), "bbbb … bbb");
-        assert_eq!(bounded("short\n"), "short");
+        assert_eq!(stored_text("short\n"), "short");
     }
 
     #[test]
@@ -198,7 +186,7 @@ mod tests {
         fn failure_summary_is_one_bounded_line(text in "(exit status 1|: |\\[|\\]|\n|[a-zé ]{0,90}|b{800}){0,30}") {
             let line = summary_of(&text);
             prop_assert!(!line.contains('\n') && line.chars().count() <= SUMMARY_CHARS_MAX, "{line:?}");
-            prop_assert!(bounded(&text).len() <= OUTPUT_BYTES_MAX + 64);
+            prop_assert!(stored_text(&text).len() <= OUTPUT_BYTES_MAX + 64);
             prop_assert!(!first_sentence(&text).contains('\n'));
         }
     }

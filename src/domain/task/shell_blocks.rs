@@ -1,7 +1,7 @@
 //! Shell scripts: the fenced blocks of a task's description that a runbook runs, and a script in one line.
 
 use crate::domain::text::code_fence::CodeFence;
-use crate::domain::text::output::shortened;
+use crate::domain::text::{headline, one_line, shorten};
 
 /// The languages of fenced blocks that are run.
 pub const SHELLS: [&str; 3] = ["sh", "bash", "shell"];
@@ -76,16 +76,16 @@ fn fenced_blocks(markdown: &str) -> Vec<FencedBlock> {
 const HEADLINE_CHARS_MAX: usize = 200;
 
 /// A script in one line for people: the comment in its first line, or its first command.
-pub fn headline(script: &str) -> String {
-    if let Some(comment) = script.trim_start().lines().next().and_then(|line| line.strip_prefix("# ")) {
-        return shortened(comment, HEADLINE_CHARS_MAX);
+pub fn script_headline(script: &str) -> String {
+    let script = script.trim();
+    if let Some(comment) = script.lines().next().and_then(|line| line.strip_prefix("# ")) {
+        return shorten(&one_line(comment), HEADLINE_CHARS_MAX);
     }
     let is_setup =
         |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
-    let mut lines = script.lines().map(str::trim).filter(|line| !is_setup(line));
-    let first = lines.next().unwrap_or_else(|| script.trim());
-    let cut = shortened(first, HEADLINE_CHARS_MAX);
-    if lines.next().is_some() && !cut.ends_with('…') { cut + "…" } else { cut }
+    let commands: Vec<&str> = script.lines().map(str::trim).filter(|line| !is_setup(line)).collect();
+    let text = if commands.is_empty() { script } else { &commands.join("\n") };
+    headline(text, HEADLINE_CHARS_MAX)
 }
 
 #[cfg(test)]
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn script_headline_is_first_comment_or_command() {
-        assert_eq!(headline("# Count the lines\nwc -l"), "Count the lines");
-        assert_eq!(headline("set -eu\n\nwc -l\nls"), "wc -l…");
-        assert_eq!(headline("ls"), "ls");
+        assert_eq!(script_headline("# Count the lines\nwc -l"), "Count the lines");
+        assert_eq!(script_headline("set -eu\n\nwc -l\nls"), "wc -l …");
+        assert_eq!(script_headline("ls"), "ls");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::log::snapshot::is_default;
-use crate::domain::text::output::tail_of;
+use crate::domain::text::tail;
 
 /// A run of a verify command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub const OUTPUT_TAIL_BYTES_MAX: usize = 2000;
 impl VerifyRun {
     /// Creates the record of a run of `command`. Keeps the end of `output`.
     pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
-        let output_tail = tail_of(output.trim_end(), OUTPUT_TAIL_BYTES_MAX).to_owned();
+        let output_tail = tail(output.trim_end(), OUTPUT_TAIL_BYTES_MAX).to_owned();
         let nothing_ran = exit_status == Some(0) && says_nothing_ran(output);
         Self { command: command.to_owned(), exit_status, output_tail, nothing_ran }
     }

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::name::{HUMAN, LEAD, SYSTEM};
 pub use super::request_error::RequestError;
-use super::request_text::{CallDetails, OneLine, digest_of, one_line};
+use super::request_text::{CallDetails, RequestLine, digest_of};
 use crate::domain::agent::permission::PermissionCall;
 use crate::domain::log::snapshot::is_default;
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId};
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 
 /// Maximum size of a submitted plan, in bytes. A longer plan names a file that has the details.
@@ -160,11 +161,11 @@ impl Request {
 
     /// Returns the plan or the call on one line. A cut text ends with the command that shows all of it.
     pub fn line(&self) -> String {
-        let OneLine { text, hidden } = one_line(&self.plan);
+        let RequestLine { text, hidden } = RequestLine::of(&self.plan);
         match hidden {
             None => text,
             Some(hidden) => {
-                format!("{text} … {hidden}: `brigade {} show {}`", self.kind.noun(), one_line(&self.id).text)
+                format!("{text} … {hidden}: `brigade {} show {}`", self.kind.noun(), one_line(&self.id))
             }
         }
     }
@@ -183,7 +184,7 @@ impl Request {
         if self.kind != RequestKind::Permission {
             return Ok(None);
         }
-        let hidden = one_line(&self.plan).hidden;
+        let hidden = RequestLine::of(&self.plan).hidden;
         let digest = self.digest();
         match seen {
             Some(seen) if seen == digest => Ok(Some(digest)),

@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::name::HUMAN;
 use crate::domain::log::event::EventKind;
 use crate::domain::task::TaskId;
-use crate::domain::text::output::{one_line, shortened};
 use crate::domain::text::words::words;
+use crate::domain::text::{one_line, shorten};
 
 /// The longest text of a notification, in characters.
 const TEXT_CHARS_MAX: usize = 1000;
@@ -63,7 +63,7 @@ impl Notification {
             }
             _ => return None,
         };
-        Some(Self { kind, task, text: shortened(&one_line(&text), TEXT_CHARS_MAX) })
+        Some(Self { kind, task, text: shorten(&one_line(&text), TEXT_CHARS_MAX) })
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
         };
         assert_eq!(Notification::of(&sent("lead", "hello")), None);
         let shown = Notification::of(&sent(HUMAN, "Which\n\x1b[31mcolour?")).unwrap();
-        assert_eq!((shown.kind, shown.text.as_str()), (NotificationKind::WaitsForYou, "ada: Which [31mcolour?"));
+        assert_eq!((shown.kind, shown.text.as_str()), (NotificationKind::WaitsForYou, "ada: Which \\u{1b}[31mcolour?"));
         let long = Notification::of(&sent(HUMAN, &"x".repeat(5000))).unwrap();
         assert_eq!(long.text.chars().count(), TEXT_CHARS_MAX);
     }

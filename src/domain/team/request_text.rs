@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::digest::sha256;
 use crate::domain::agent::permission::change_text;
+use crate::domain::text::is_harmful;
 
 /// The most characters of a text on one line. A longer text is cut.
 pub const LINE_CHARS_MAX: usize = 160;
@@ -20,13 +21,53 @@ const SPACE: char = '␣';
 /// The digits of a digest that a person copies. So many that no one finds two calls with the same one.
 const DIGEST_DIGITS: usize = 32;
 
-/// A text on one line.
+/// A text on one line, in which nothing can be overlooked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OneLine {
+pub struct RequestLine {
     /// The text, or its start.
     pub text: String,
     /// The part that is left out, if any.
     pub hidden: Option<Hidden>,
+}
+
+impl RequestLine {
+    /// Returns the text on one line, with `⏎` for its line breaks. It is cut after [`LINE_CHARS_MAX`] characters.
+    pub fn of(text: &str) -> Self {
+        let lines: Vec<&str> = text.trim_end_matches('\n').split('\n').collect();
+        let mut shown = String::new();
+        let mut chars_left = LINE_CHARS_MAX;
+        for (index, line) in lines.iter().enumerate() {
+            let characters = visible_characters(line);
+            let head = match (index, characters.is_empty()) {
+                (0, _) => String::new(),
+                (_, true) => format!(" {LINE_BREAK}"),
+                (_, false) => format!(" {LINE_BREAK} "),
+            };
+            chars_left = chars_left.saturating_sub(chars(&head));
+            let mut is_cut = chars_left == 0 && index > 0;
+            let mut shown_count = 0;
+            let mut start = head;
+            for character in &characters {
+                is_cut = is_cut || chars(character) > chars_left;
+                if is_cut {
+                    break;
+                }
+                chars_left -= chars(character);
+                shown_count += 1;
+                start.push_str(character);
+            }
+            if shown_count > 0 || !is_cut {
+                shown.push_str(&start);
+            }
+            if is_cut {
+                let is_last = index + 1 == lines.len();
+                let hidden_characters = Hidden::Characters(characters.len() - shown_count);
+                let hidden = if is_last { hidden_characters } else { Hidden::Lines(lines.len() - index) };
+                return Self { text: shown, hidden: Some(hidden) };
+            }
+        }
+        Self { text: shown, hidden: None }
+    }
 }
 
 /// The size of the part of a text that is not shown.
@@ -46,44 +87,6 @@ impl fmt::Display for Hidden {
         };
         write!(f, "{count} more {noun}{}", if *count == 1 { "" } else { "s" })
     }
-}
-
-/// Returns the text on one line, with `⏎` for its line breaks. It is cut after [`LINE_CHARS_MAX`] characters.
-pub fn one_line(text: &str) -> OneLine {
-    let lines: Vec<&str> = text.trim_end_matches('\n').split('\n').collect();
-    let mut shown = String::new();
-    let mut chars_left = LINE_CHARS_MAX;
-    for (index, line) in lines.iter().enumerate() {
-        let characters = visible_characters(line);
-        let head = match (index, characters.is_empty()) {
-            (0, _) => String::new(),
-            (_, true) => format!(" {LINE_BREAK}"),
-            (_, false) => format!(" {LINE_BREAK} "),
-        };
-        chars_left = chars_left.saturating_sub(chars(&head));
-        let mut is_cut = chars_left == 0 && index > 0;
-        let mut shown_count = 0;
-        let mut start = head;
-        for character in &characters {
-            is_cut = is_cut || chars(character) > chars_left;
-            if is_cut {
-                break;
-            }
-            chars_left -= chars(character);
-            shown_count += 1;
-            start.push_str(character);
-        }
-        if shown_count > 0 || !is_cut {
-            shown.push_str(&start);
-        }
-        if is_cut {
-            let is_last = index + 1 == lines.len();
-            let hidden_characters = Hidden::Characters(characters.len() - shown_count);
-            let hidden = if is_last { hidden_characters } else { Hidden::Lines(lines.len() - index) };
-            return OneLine { text: shown, hidden: Some(hidden) };
-        }
-    }
-    OneLine { text: shown, hidden: None }
 }
 
 fn chars(text: &str) -> usize {
@@ -114,15 +117,6 @@ pub fn whole(text: &str) -> String {
         }
     }
     out
-}
-
-/// Returns true if a terminal could execute this character, or show text in another order because of it.
-pub fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-        )
 }
 
 /// Returns true if a person could overlook this character: it is harmful, or has no shape of its own. These are the characters with the
@@ -190,21 +184,21 @@ mod tests {
             ),
             ("a⏎b␣", "a\\u{23ce}b\\u{2423}"),
         ] {
-            assert_eq!(one_line(text), OneLine { text: shown.to_owned(), hidden: None }, "{text:?}");
+            assert_eq!(RequestLine::of(text), RequestLine { text: shown.to_owned(), hidden: None }, "{text:?}");
         }
     }
 
     #[test]
     fn cut_line_counts_the_rest() {
         let script: String = (1..=82).map(|line| format!("echo {line:0153}\n")).collect();
-        let shown = one_line(&script);
+        let shown = RequestLine::of(&script);
         assert_eq!(shown.hidden.unwrap().to_string(), "81 more lines");
         assert_eq!(shown.text, format!("echo {:0153}", 1));
-        let long = one_line(&"x".repeat(LINE_CHARS_MAX + 1));
+        let long = RequestLine::of(&"x".repeat(LINE_CHARS_MAX + 1));
         assert_eq!(long.hidden, Some(Hidden::Characters(1)));
         assert_eq!(long.hidden.unwrap().to_string(), "1 more character");
-        assert_eq!(one_line(&"x".repeat(LINE_CHARS_MAX)).hidden, None);
-        let two = one_line(&format!("{}\nrm -rf x", "x".repeat(LINE_CHARS_MAX)));
+        assert_eq!(RequestLine::of(&"x".repeat(LINE_CHARS_MAX)).hidden, None);
+        let two = RequestLine::of(&format!("{}\nrm -rf x", "x".repeat(LINE_CHARS_MAX)));
         assert_eq!(two.hidden, Some(Hidden::Characters(8)));
     }
 
@@ -223,7 +217,7 @@ mod tests {
     proptest! {
         #[test]
         fn line_is_bounded_and_shows_or_counts_everything(text in "[a-z \n\t\u{200b}⏎]{0,400}") {
-            let shown = one_line(&text);
+            let shown = RequestLine::of(&text);
             prop_assert!(shown.text.chars().count() <= LINE_CHARS_MAX);
             prop_assert!(!shown.text.contains(|c: char| c == '\n' || is_invisible(c)));
             if shown.hidden.is_none() {

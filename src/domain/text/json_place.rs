@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::output::shortened;
+use crate::domain::text::shorten;
 
 /// The most characters of a key that are shown, and of all keys of a value.
 const KEY_CHARS_MAX: usize = 60;
@@ -87,13 +87,13 @@ fn path_before(text: &str, end: usize) -> String {
         match level {
             Level::Object { key: Some(key), .. } => {
                 let point = if path.is_empty() { "" } else { "." };
-                path.push_str(&format!("{point}{}", shortened(key, KEY_CHARS_MAX)));
+                path.push_str(&format!("{point}{}", shorten(key, KEY_CHARS_MAX)));
             }
             Level::Object { key: None, .. } => {}
             Level::Array { index } => path.push_str(&format!("[{index}]")),
         }
     }
-    shortened(&path, PATH_CHARS_MAX)
+    shorten(&path, PATH_CHARS_MAX)
 }
 
 /// Returns the end of the string that starts at `start`; the end of the text if it is not closed.

@@ -2,12 +2,9 @@
 //!
 //! Also removes terminal escapes and control characters, and replaces bytes that are not UTF-8.
 
-use std::fmt::Write;
-
 use anstream::adapter::strip_str;
 
-/// The start of the line in place of an omitted middle.
-pub(in crate::domain) const OMISSION_START: &str = "[... ";
+use super::length::{bound, join};
 
 /// Collects a stream of any length in bounded memory.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ impl OutputBuffer {
         self.drop_tail();
         if self.dropped_bytes == 0 {
             self.head.append(&mut self.tail);
-            return bounded(&without_control_characters(&self.head), 2 * self.half_bytes_max);
+            return bound(&without_control_characters(&self.head), 2 * self.half_bytes_max);
         }
         // The ends can be parts of characters.
         let [head, tail] = [&self.head, &self.tail].map(|bytes| without_control_characters(bytes));
@@ -75,56 +72,6 @@ pub fn without_control_characters(bytes: &[u8]) -> String {
         }
     }
     clean
-}
-
-/// `text`, cut to its head and tail if it is longer than `bytes_max`.
-pub fn bounded(text: &str, bytes_max: usize) -> String {
-    if text.len() <= bytes_max {
-        return text.to_owned();
-    }
-    let (head, tail) = (head_of(text, bytes_max / 2), tail_of(text, bytes_max / 2));
-    join(head, tail, (text.len() - head.len() - tail.len()) as u64, bytes_max)
-}
-
-/// Returns the text in at most `chars_max` characters. A longer one is cut and ends with `…`.
-pub fn shortened(text: &str, chars_max: usize) -> String {
-    match text.char_indices().nth(chars_max) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(chars_max - 1).chain(['…']).collect(),
-    }
-}
-
-/// Returns the text with one space in place of each run of white space and control characters.
-pub fn one_line(text: &str) -> String {
-    let words = text.split(|letter: char| letter.is_whitespace() || letter.is_control());
-    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-/// The longest prefix of `text` within `bytes_max` that splits no character.
-pub fn head_of(text: &str, bytes_max: usize) -> &str {
-    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    &text[..end]
-}
-
-/// The longest suffix of `text` within `bytes_max` that splits no character.
-pub fn tail_of(text: &str, bytes_max: usize) -> &str {
-    let from = text.len().saturating_sub(bytes_max);
-    let start = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    &text[start..]
-}
-
-fn join(head: &str, tail: &str, omitted_bytes: u64, bytes_max: usize) -> String {
-    let (head_part, tail_part) = (head_of(head, bytes_max / 2), tail_of(tail, bytes_max / 2));
-    let omitted_bytes = omitted_bytes + (head.len() - head_part.len() + tail.len() - tail_part.len()) as u64;
-    let mut text = String::with_capacity(head_part.len() + tail_part.len() + 64);
-    text.push_str(head_part);
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
-    // Writing into a string cannot fail.
-    let _ = writeln!(text, "{OMISSION_START}{omitted_bytes} bytes left out ...]");
-    text.push_str(tail_part);
-    text
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::domain::agent::transcript::{Block, Extra, Usage};
 use crate::domain::team::model_spec::ToolCalls;
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
-use crate::providers::errors::{ApiError, shorten};
+use crate::providers::errors::{ApiError, quoted};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
@@ -221,7 +221,7 @@ impl ChatAssembler {
             // Many servers end an answer with calls as one without, or name no known reason.
             _ if !self.calls.is_empty() => StopReason::ToolUse,
             Some("stop" | "tool_calls" | "function_call" | "eos" | "end_turn") | None => StopReason::EndTurn,
-            Some(other) => StopReason::Other(shorten(other)),
+            Some(other) => StopReason::Other(quoted(other)),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::domain::agent::transcript::{Block, Usage};
 use crate::domain::text::characters::readable_json;
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
-use crate::providers::errors::{ApiError, shorten};
+use crate::providers::errors::{ApiError, quoted};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
@@ -286,7 +286,7 @@ impl Assembler for MessageAssembler {
             Some("model_context_window_exceeded") => StopReason::ContextFull,
             Some("pause_turn") => StopReason::PauseTurn,
             Some("refusal") => StopReason::Refusal,
-            Some(other) => StopReason::Other(shorten(other)),
+            Some(other) => StopReason::Other(quoted(other)),
             // The message is complete, but the server named no reason.
             None if calls => StopReason::ToolUse,
             None => StopReason::EndTurn,

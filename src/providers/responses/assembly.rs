@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::domain::agent::transcript::{Block, Extra, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
-use crate::providers::errors::{ApiError, shorten};
+use crate::providers::errors::{ApiError, quoted};
 use crate::providers::exchange::{Assembler, ProtocolError};
 use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use crate::providers::sse::SseEvent;
@@ -176,7 +176,7 @@ impl ResponseAssembler {
             Some(End::Cut(reason)) => match reason.as_str() {
                 "max_output_tokens" | "max_tokens" | "length" => StopReason::MaxTokens,
                 "content_filter" => StopReason::Refusal,
-                other => StopReason::Other(shorten(other)),
+                other => StopReason::Other(quoted(other)),
             },
             _ if content.iter().any(|block| matches!(block, Block::ToolUse { .. })) => StopReason::ToolUse,
             _ => StopReason::EndTurn,
