@@ -1,6 +1,7 @@
 //! The members of the teams in a workspace: their names, their inboxes, and their claims.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::lead_status::LeadStatus;
 use super::refusal::{ApiResult, Refusal};
@@ -12,7 +13,10 @@ use crate::domain::team::records::RosterMember;
 use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::text::suggestion::did_you_mean;
 use crate::ports::Stores;
+use crate::providers;
 use crate::stores::workspace::OpenMode;
+use crate::team::model_connection::ModelConnector;
+use crate::team::restore_members;
 use crate::ui::text::{join_up_to, one_line};
 
 /// The most names that an error lists.
@@ -57,6 +61,16 @@ pub async fn open_inboxes(workspace: &Workspace, stores: &Stores) -> ApiResult<O
         stores.mailbox.open_inboxes(&names_of_team(team, &roster)).await?;
     }
     Ok(team)
+}
+
+/// Returns the team with the members that a launch would take from the roster: those that the lead spawned.
+///
+/// # Errors
+/// The workspace does not exist or cannot be read.
+pub async fn with_spawned(workspace: &Workspace, team: TeamSpec) -> ApiResult<TeamSpec> {
+    let stores = workspace.stores(OpenMode::ReadOnly).await?;
+    let connect: ModelConnector = Arc::new(providers::connect);
+    Ok(restore_members(team, &stores, &connect).await?.0)
 }
 
 /// The names of the teammates: first the members in the config, then those in the roster, which also has teammates that a lead

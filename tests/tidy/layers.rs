@@ -36,6 +36,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("api",    "git",      "takes the team branch over"),
     ("api",    "ports",    "the stores that it opens, and their errors"),
     ("api",    "domain",   "the vocabulary"),
+    ("api",    "providers", "connects the models of spawned members, to check them"),
     ("api",    "platform", "says if the process of a lead runs"),
     ("api",    "sandbox",  "the sandbox of commands in the workspace"),
     ("api",    "ui",       "quotes names in the hints of refusals, until next steps are data"),
@@ -181,7 +182,7 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
 const OPEN_STORES: &[(&str, &str)] = &[
     ("src/cli/approvals.rs", "requests and their answers"),
     ("src/cli/complete.rs", "words for completions"),
-    ("src/cli/consent/mod.rs", "tasks and mail of the list"),
+    ("src/cli/consent/mod.rs", "tasks of the list"),
     ("src/cli/cost.rs", "the ledger, and its reset"),
     ("src/cli/doctor.rs", "checks of the workspace"),
     ("src/cli/doctor/board.rs", "checks of the board"),

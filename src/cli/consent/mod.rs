@@ -17,6 +17,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::launch::Lifetime;
 use super::surface::Surface;
+use crate::api::members;
 use crate::api::trust::record_own;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, TeamFlags};
@@ -27,13 +28,10 @@ use crate::embed::{self, PlanFile};
 use crate::git::GitRepository;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::terminal;
-use crate::providers;
 use crate::sandbox::environment::TRUST_VARIABLE;
 use crate::stores::file::roster::ROSTER_FILE;
 use crate::stores::trust::TrustStore;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
-use crate::team::model_connection::ModelConnector;
-use crate::team::restore_members;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
@@ -287,7 +285,7 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
     };
     let mut spec = spec.clone();
     if foreign.has(Path::new(TEAM_FOLDER).join(ROSTER_FILE)) && team_folder.is_dir() {
-        spec = super::on_one_thread(spec_with_spawned(context, &spec))?;
+        spec = super::on_one_thread(async { Ok(members::with_spawned(&context.workspace, spec).await?) })?;
         spec.members.iter().filter(|member| member.is_spawned).for_each(|member| list.add_spawned(member, workspace));
     }
     if foreign.has_below(TEAM_FOLDER) {
@@ -308,13 +306,6 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
         list.add_task(&spec, task.id, (&task.subject, &task.description, task.verify.as_deref()));
     }
     Ok(())
-}
-
-/// Returns the team with the members that a launch would take from `.team`.
-async fn spec_with_spawned(context: &Context, spec: &TeamSpec) -> CliResult<TeamSpec> {
-    let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
-    let connect: ModelConnector = Arc::new(providers::connect);
-    Ok(restore_members(spec.clone(), &stores, &connect).await?.0)
 }
 
 /// Returns all files and links below `.team` that are not empty, sorted, relative to it. Follows no link.
