@@ -12,6 +12,7 @@ use super::refusal::{ApiResult, Refusal};
 use super::workspace::Workspace;
 use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::text::units::join_up_to;
 use crate::git::leftovers::KeptOptions;
 pub use crate::git::leftovers::{KeptAttempt, KeptWorktree, Leftover};
 pub use crate::git::set_aside::TakenCommits;
@@ -21,7 +22,6 @@ use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
-use crate::ui::text::join_up_to;
 
 /// The most files of one clean-up.
 const ENTRIES_MAX: usize = 100_000;

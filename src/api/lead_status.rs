@@ -12,12 +12,12 @@ use super::workspace::Workspace;
 use crate::domain::team::records::LeadRecord;
 use crate::domain::team::state::{Mode, SharedState};
 use crate::domain::team::team_spec::TeamSpec;
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, LeadObstacle, Stores};
 use crate::sandbox::WORKER_VARIABLE;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
 
 /// The process of a team's lead.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,13 +11,14 @@ use crate::config::TeamFlags;
 use crate::domain::team::name::Name;
 use crate::domain::team::records::RosterMember;
 use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::text::one_line;
 use crate::domain::text::suggestion::did_you_mean;
+use crate::domain::text::units::join_up_to;
 use crate::ports::Stores;
 use crate::providers;
 use crate::stores::workspace::OpenMode;
 use crate::team::model_connection::ModelConnector;
 use crate::team::restore_members;
-use crate::ui::text::{join_up_to, one_line};
 
 /// The most names that an error lists.
 const NAMES_MAX: usize = 20;

@@ -9,6 +9,7 @@ use super::workspace::Workspace;
 use crate::domain::log::event::Notice;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::team_spec::{Isolation, TeamSpec};
+use crate::domain::text::one_line;
 pub use crate::git::drivers::MissingDriver;
 pub use crate::git::take_over::{TakeOver, TeamBranchStatus};
 use crate::git::{DriverOptions, GitRepository};
@@ -16,7 +17,6 @@ use crate::ports::{BoardView, RecordedMerge};
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
 
 /// The work of a team that was taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]

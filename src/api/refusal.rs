@@ -9,15 +9,14 @@ use crate::config::diagnostics::{ConfigError, Problem};
 use crate::domain::task::task_error::TaskError;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::team::name::InvalidName;
+use crate::domain::text::one_line;
+use crate::domain::text::shell_word;
 use crate::domain::text::suggestion::did_you_mean;
 use crate::embed::EmbedError;
 use crate::ports::{MissingTask, RepositoryError, StoreError};
 use crate::stores::file::links::SymbolicLinkError;
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
-use crate::ui::command_form::shell_word;
-use crate::ui::text::one_line;
-use crate::ui::why::restore_hint;
 
 /// The kind of a refusal, for a front end that maps it to an exit code or a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -205,4 +204,9 @@ fn refusal_hint(refusal: &TaskError) -> Option<String> {
         },
         TaskError::NotAllowed { .. } => None,
     }
+}
+
+/// Returns the hint for the file of task `id` that was set aside as `path`.
+pub fn restore_hint(id: TaskId, path: &str) -> String {
+    format!("correct it, then: `mv {} .tasks/{}`; or remove it to drop the task", shell_word(path), id.file_name())
 }

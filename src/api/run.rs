@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::refusal::{ApiResult, Refusal};
 use super::workspace::Workspace;
 use crate::domain::log::event::{Event, EventKind};
+use crate::domain::text::shell_word;
 use crate::domain::time::UnixMs;
 use crate::ports::{EventReader, Runs};
 use crate::stores::workspace::OpenMode;
-use crate::ui::command_form::shell_word;
 
 /// The number of a run's first event.
 const FIRST_SEQ: u64 = 1;

@@ -10,10 +10,10 @@ use super::workspace::Workspace;
 use crate::domain::team::name::{ALL, HUMAN, Name};
 use crate::domain::team::records::MemberStatus;
 use crate::domain::team::team_spec::TeamSpec;
+use crate::domain::text::one_line;
 use crate::ports::StoreError;
 pub use crate::service::messages::SentMessage;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
 
 /// The messages that were sent, and when they are read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

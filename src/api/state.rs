@@ -5,8 +5,8 @@ use super::refusal::{ApiResult, Refusal};
 use super::workspace::Workspace;
 use crate::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use crate::domain::team::team_spec::TeamSpec;
+use crate::domain::text::one_line;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
 
 /// Reads the state file; `None` if there is none.
 ///

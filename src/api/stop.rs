@@ -13,12 +13,12 @@ use crate::config::{Config, TeamFlags};
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::team::name::Name;
 use crate::domain::team::phase::ReportedPhase;
+use crate::domain::text::one_line;
 use crate::platform;
 use crate::platform::processes::EndRequest;
 use crate::ports::LeadObstacle;
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
 
 /// The interval between checks while the team stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -1,6 +1,6 @@
 //! The commands of Brigade in texts for people. A text has each command in a Markdown code span, such as `brigade why 3`.
 
-use super::text::one_line;
+pub use crate::domain::text::shell_word;
 
 /// The flags that name a workspace, as a person gave them, and the commands that take them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,16 +18,6 @@ pub enum CommandForm {
     Shell(GlobalFlags),
     /// The line of an interactive session, which has the commands with these names: `/why 3`, and `@ada TEXT` for `brigade send ada TEXT`.
     Repl(&'static [&'static str]),
-}
-
-/// Returns a value from a file or from another program as one word of a shell command. A shell runs nothing in it.
-///
-/// Control characters are escaped first, so that the text is harmless on a terminal. A value that has some then no longer names what it
-/// named.
-pub fn shell_word(value: &str) -> String {
-    let line = one_line(value);
-    // Only a NUL cannot be quoted, and it is escaped.
-    shlex::try_quote(&line).map_or_else(|_| String::from("''"), std::borrow::Cow::into_owned)
 }
 
 /// The program's name at the start of a command.
@@ -95,21 +85,6 @@ mod tests {
 
     fn shell() -> CommandForm {
         CommandForm::Shell(GlobalFlags { flags: "--workspace w".to_owned(), commands: &["tasks", "up", "why"] })
-    }
-
-    #[test]
-    fn shell_word_quotes_what_a_shell_would_run() {
-        for (value, word) in [
-            ("ada", "ada"),
-            (".worktrees/a-task-7", ".worktrees/a-task-7"),
-            ("a;touch b", "'a;touch b'"),
-            ("`brigade tasks rm 1`", "'`brigade tasks rm 1`'"),
-            ("$(id)", "'$(id)'"),
-            ("", "''"),
-        ] {
-            assert_eq!(shell_word(value), word);
-        }
-        assert!(!shell_word("a\u{1b}]0;title\u{7}").contains(['\u{1b}', '\u{7}']));
     }
 
     const REPL: CommandForm = CommandForm::Repl(&["plan", "send", "why"]);

@@ -15,6 +15,7 @@ use super::command_form::shell_word;
 use super::cost::grouped;
 use super::lead_status;
 use super::text::{self, ago, count, one_line};
+use crate::api::refusal::restore_hint;
 use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
 use crate::domain::task::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
 use crate::domain::task::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
@@ -98,11 +99,6 @@ fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
 /// Returns the end of a sentence about the file of a quarantined task.
 pub fn set_aside(task: &QuarantinedTask) -> String {
     one_line(&task.to_string())
-}
-
-/// Returns the hint for the file of task `id` that was set aside as `path`.
-pub fn restore_hint(id: TaskId, path: &str) -> String {
-    format!("correct it, then: `mv {} .tasks/{}`; or remove it to drop the task", shell_word(path), id.file_name())
 }
 
 fn failure_reason(task: &Task) -> Reason {

@@ -39,7 +39,6 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("api",    "providers", "connects the models of spawned members, to check them"),
     ("api",    "platform", "says if the process of a lead runs"),
     ("api",    "sandbox",  "the sandbox of commands in the workspace"),
-    ("api",    "ui",       "quotes names in the hints of refusals, until next steps are data"),
     ("cli",    "api",      "asks and orders everything in a workspace"),
     ("cli",    "embed",    "control files, plans and the clock are the same for commands"),
     ("cli",    "ui",       "prints what it renders"),

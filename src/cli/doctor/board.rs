@@ -1,6 +1,7 @@
 //! The checks of the board.
 
 use super::{Finding, fail, ok, warn};
+use crate::api::refusal::restore_hint;
 use crate::cli::context::Context;
 use crate::cli::task_context;
 use crate::domain::task::TaskId;
@@ -9,7 +10,7 @@ use crate::ports::BoardView;
 use crate::stores::workspace::OpenMode;
 use crate::ui::tasks::counts_text;
 use crate::ui::text::join_up_to;
-use crate::ui::why::{restore_hint, set_aside};
+use crate::ui::why::set_aside;
 
 /// The most tasks in the command of a hint.
 const HINTED_MAX: usize = 10;
