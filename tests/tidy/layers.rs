@@ -152,7 +152,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("terminal_size", &["ui", "cli"],            "the terminal"),
     ("rustyline",     &["cli"],                  "the line editor of an interactive session"),
     ("pulldown_cmark", &["ui"],                  "the Markdown of agents"),
-    ("shlex",         &["cli", "ui", "agents", "domain"], "slash commands, the values of hints, arguments of programs and commands in rules are quoted as in a shell"),
+    ("shlex",         &["cli", "agents", "domain"], "slash commands, the values of hints, arguments of programs and commands in rules are quoted as in a shell"),
     ("unicode_width", &["ui"],                   "the terminal"),
 ];
 
