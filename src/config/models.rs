@@ -10,8 +10,7 @@ use super::members::MemberValues;
 use super::resolve::{Resolver, Source, Sourced, sourced, text_of, words_of};
 use super::settings::{self, MODEL_SETTINGS, OF_ADDRESS, OF_MODEL};
 use crate::domain::team::model_spec::{
-    ApiKind, CompatSpec, CostSource, EXTRA_BODY_BYTES_MAX, Effort, IdForm, InstructionRole, MaxTokensField, ModelSpec,
-    OWN_BODY_FIELDS, OWN_HEADERS, ReasoningBack, SessionHeader, ThinkingForm, ToolCalls,
+    ApiKind, EXTRA_BODY_BYTES_MAX, Effort, ModelSpec, OWN_BODY_FIELDS, OWN_HEADERS, ToolCalls,
 };
 use crate::domain::team::team_spec::AgentKind;
 use crate::domain::text::suggestion::did_you_mean;
@@ -50,7 +49,8 @@ impl MemberValues {
             model: text("model").unwrap_or_default(),
             base_url: text("base_url"),
             api: text("api").and_then(|word| ApiKind::from_word(&word)),
-            compat: compat_of(&self.table("compat")),
+            // Each value of the table was checked when its file was read.
+            compat: serde_json::from_value(self.table("compat").into()).unwrap_or_default(),
             headers: self.table("headers").into_iter().filter_map(header).collect(),
             extra_body: self.table("extra_body"),
             key_command: text("key_command"),
@@ -63,27 +63,6 @@ impl MemberValues {
             command: text("command"),
             pass_env: self.get("pass_env").map(|words| words_of(&words.value)).unwrap_or_default(),
         }
-    }
-}
-
-fn compat_of(table: &Map<String, Json>) -> CompatSpec {
-    let word = |key: &str| table.get(key).and_then(Json::as_str);
-    let flag = |key: &str| table.get(key).and_then(Json::as_bool);
-    CompatSpec {
-        max_tokens_field: word("max_tokens_field").and_then(MaxTokensField::from_word),
-        stream_options: flag("stream_options"),
-        include: flag("include"),
-        cache: flag("cache"),
-        session_header: word("session_header").and_then(SessionHeader::from_word),
-        reasoning_back: word("reasoning_back").and_then(ReasoningBack::from_word),
-        cost: word("cost").and_then(CostSource::from_word),
-        instruction_role: word("instruction_role").and_then(InstructionRole::from_word),
-        id_form: word("id_form").and_then(IdForm::from_word),
-        strict: flag("strict"),
-        tool_result_name: flag("tool_result_name"),
-        assistant_after_tool: flag("assistant_after_tool"),
-        content_null: flag("content_null"),
-        thinking: word("thinking").and_then(ThinkingForm::from_word),
     }
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::team_spec::AgentKind;
@@ -199,7 +200,7 @@ pub const OWN_HEADERS: &[&str] = &[
 ];
 
 /// The configured differences of a server from its API. `None`: as the provider's row says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub struct CompatSpec {
     /// The field with the limit of an answer.
     pub max_tokens_field: Option<MaxTokensField>,
