@@ -1,5 +1,4 @@
-//! Reads an exchange file and its displaced versions, and caches the results. A file is not read again while its stamp is the
-//! same, and not parsed again while its fingerprint is the same. Changes no file.
+//! Reads an exchange file and its displaced versions. A version is not parsed again while its fingerprint is known. Changes no file.
 
 use std::io;
 use std::path::Path;
@@ -18,37 +17,11 @@ const VALID_FINGERPRINTS_MAX: usize = 16;
 /// A second write within this time may not change the stamp: clocks of file systems tick every 1 to 10 ms.
 const STAMP_GRANULARITY: Duration = Duration::from_millis(50);
 
-/// The known facts about a displaced file, without its bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CachedFile {
-    pub(super) fingerprint: u64,
-    pub(super) is_valid: bool,
-    pub(super) stamp: FileStamp,
-}
-
 impl ExchangeFile {
     /// Returns true if every later write changes this stamp, because the clock of the file system has moved on.
     pub fn stamp_is_final(&self, stamp: FileStamp) -> bool {
         let granularity_ns = i128::try_from(STAMP_GRANULARITY.as_nanos()).unwrap_or(i128::MAX);
         stamp.modified_ns < self.files.now_ns() - granularity_ns
-    }
-
-    /// The facts about a displaced file. Reads it only once if its stamp is final.
-    pub(super) fn cached_file(&self, state: &mut MergeState, name: &str) -> StoreResult<Option<CachedFile>> {
-        let path = state.displaced_folder.join(name);
-        if let Some(cached) = state.cached_files.get(name)
-            && self.files.stamp(&path).is_ok_and(|stamp| stamp == cached.stamp)
-        {
-            return Ok(Some(*cached));
-        }
-        let Some(content) = self.content(&path)? else {
-            return Ok(None);
-        };
-        let cached = CachedFile { fingerprint: content.fingerprint, is_valid: content.is_valid, stamp: content.stamp };
-        if self.stamp_is_final(content.stamp) {
-            state.cached_files.insert(name.to_owned(), cached);
-        }
-        Ok(Some(cached))
     }
 
     pub(super) fn displaced_files(&self, state: &MergeState) -> StoreResult<Vec<(String, DisplacedName)>> {

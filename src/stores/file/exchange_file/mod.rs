@@ -29,7 +29,6 @@ use super::stable_value::StableValue;
 use super::{Durability, failed};
 use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::{FileStamp, FileSystem, locked};
-use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
 pub use quarantine::QUARANTINE_SUFFIX;
 pub use retry::{merge_with_retry, read_or_repair};
@@ -102,8 +101,6 @@ struct MergeState {
     invalid_content: Option<StableValue<u64>>,
     /// The stamp of each displaced file.
     displaced_stamps: HashMap<String, StableValue<FileStamp>>,
-    /// The known content of displaced files.
-    cached_files: HashMap<String, CachedFile>,
 }
 
 /// A displaced version that is not merged.
@@ -137,7 +134,6 @@ impl ExchangeFile {
             last_displaced_name: None,
             invalid_content: None,
             displaced_stamps: HashMap::new(),
-            cached_files: HashMap::new(),
         };
         Self {
             files,
@@ -408,18 +404,15 @@ impl ExchangeFile {
     }
 
     /// The displaced files with a valid version that is not merged, in the order of their exchanges.
-    fn unmerged_versions(&self, state: &mut MergeState) -> StoreResult<Vec<UnmergedVersion>> {
-        let is_unmerged = |entry: &DisplacedName, fingerprint: u64, is_valid: bool| {
-            is_valid && fingerprint != entry.merged_fingerprint && fingerprint != entry.new_fingerprint
+    fn unmerged_versions(&self, state: &MergeState) -> StoreResult<Vec<UnmergedVersion>> {
+        let is_unmerged = |entry: &DisplacedName, content: &FileContent| {
+            let known = [entry.merged_fingerprint, entry.new_fingerprint];
+            content.is_valid && !known.contains(&content.fingerprint)
         };
         let mut unmerged = Vec::new();
         for (name, entry) in self.displaced_files(state)? {
-            let cached = self.cached_file(state, &name)?;
-            if !cached.is_some_and(|cached| is_unmerged(&entry, cached.fingerprint, cached.is_valid)) {
-                continue;
-            }
             if let Some(content) = self.content(&state.displaced_folder.join(&name))?
-                && is_unmerged(&entry, content.fingerprint, content.is_valid)
+                && is_unmerged(&entry, &content)
             {
                 unmerged.push(UnmergedVersion { file_name: name, displaced: entry, content });
             }
@@ -443,10 +436,9 @@ impl ExchangeFile {
     fn remove_settled(&self, state: &mut MergeState) -> StoreResult<()> {
         let displaced = self.displaced_files(state)?;
         state.displaced_stamps.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
-        state.cached_files.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
         for (name, entry) in displaced {
             let path = state.displaced_folder.join(&name);
-            let Some(content) = self.cached_file(state, &name)? else {
+            let Some(content) = self.content(&path)? else {
                 continue;
             };
             let was_never_exchanged =
