@@ -21,6 +21,7 @@
 //! | [`outside_agent`] | an agent of another program that works on the board |
 //! | [`trust`] | the record that board and mail are the user's own |
 //! | [`team`] | a team at one moment, its process and its members |
+//! | [`why`] | the reasons for the state of a task |
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
@@ -41,6 +42,7 @@ pub mod task;
 pub mod team;
 pub mod transcript;
 pub mod trust;
+pub mod why;
 pub mod workspace;
 
 pub use location::Location;

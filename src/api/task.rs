@@ -8,6 +8,7 @@ use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::team::pending_questions::Question;
 use crate::domain::team::state::Mode;
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, QuarantinedTask};
 
@@ -27,8 +28,8 @@ pub struct ClaimCandidate {
     pub capabilities: Vec<String>,
     /// Its place in the running team.
     pub presence: Presence,
-    /// The text that says what it waits for, while the team is running.
-    pub waits_for: Option<String>,
+    /// The reason of its wait while the team runs; `None` if it waits for work.
+    pub waits_for: Option<WaitingFor>,
     /// The tasks that it can do.
     pub scope: TaskScope,
 }

@@ -11,6 +11,7 @@ use crate::api::cost::spent_budget;
 use crate::api::lead_status::LeadStatus;
 use crate::api::members::candidates;
 use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
+use crate::api::why::explain;
 use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::team_spec::TeamSpec;
@@ -20,7 +21,7 @@ use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{cut, one_line, wrap};
-use crate::ui::why::{Reason, explain};
+use crate::ui::why::{ReasonText, render};
 
 /// Explain the state of a task, and what to do about it
 ///
@@ -68,7 +69,7 @@ impl Why {
         {
             return Err(StoreError::NoTask(self.id.into()).into());
         }
-        let mut reasons = explain(self.id, &task_context);
+        let mut reasons = render(self.id, &explain(self.id, &task_context), task_context.now);
         for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {
             *hint = context.hint(hint);
         }
@@ -100,8 +101,7 @@ fn current_members(team: Option<&TeamSpec>, lead_status: &LeadStatus) -> Vec<Cla
     }
     for (name, report) in reports {
         let is_there = !report.is_gone();
-        let waits_for = report.waiting_for.as_ref().filter(|what| **what != WaitingFor::MailOrTask);
-        let waits_for = waits_for.map(ToString::to_string);
+        let waits_for = report.waiting_for.clone().filter(|what| *what != WaitingFor::MailOrTask);
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
             Some(candidate) => {
                 candidate.presence = if is_there { Presence::Here } else { Presence::Stopped };
@@ -116,7 +116,7 @@ fn current_members(team: Option<&TeamSpec>, lead_status: &LeadStatus) -> Vec<Cla
     candidates
 }
 
-fn text(id: TaskId, subject: &str, reasons: &[Reason], columns: usize) -> String {
+fn text(id: TaskId, subject: &str, reasons: &[ReasonText], columns: usize) -> String {
     let title = cut(&format!("{id} {}", one_line(subject)), columns);
     let mut out = format!("{}\n", paint(BOLD, title.trim_end()));
     for reason in reasons {

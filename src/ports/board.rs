@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::Serialize;
 
 use super::StoreResult;
 use crate::domain::task::claim_queue::{Candidate, TaskScope};
@@ -98,7 +99,7 @@ pub struct ReclaimRequest {
 }
 
 /// An invalid entry of a task in quarantine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QuarantinedTask {
     /// Its place, for people.
     pub place: String,

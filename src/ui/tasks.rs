@@ -11,8 +11,9 @@ use super::evidence::caveat_sentence;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
 use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable};
-use super::why::{lacks_script, no_capable_member};
+use super::why::no_claimant_note;
 use crate::api::task::{ClaimCandidate, TaskContext};
+use crate::api::why::{lacks_script, no_claimant};
 use crate::domain::task::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::task::evidence::{Caveat, joined};
 use crate::domain::task::failure_summary::summary_of;
@@ -118,7 +119,8 @@ pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate
     parts.extend(task.cap_in_force().map(|cap| format!("at its cap of {} tokens", grouped(cap.tokens_max))));
     let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
     let required = || (!task.requires.is_empty()).then(|| format!("requires {}", task.requires.join(" or ")));
-    parts.extend(no_capable_member(task, candidates).or_else(reserved).or_else(required));
+    let no_claimant = no_claimant(task, candidates).as_ref().map(no_claimant_note);
+    parts.extend(no_claimant.or_else(reserved).or_else(required));
     parts
 }
 

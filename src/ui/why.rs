@@ -1,11 +1,8 @@
-//! Explains why no teammate works on a task: one sentence for each obstacle, with a hint.
-//! The obstacles come from `domain::dependencies`, which decides claims too.
+//! The reasons for the state of a task as sentences, each with a hint.
 
 mod completed;
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::iter::successors;
 
 use serde::Serialize;
 
@@ -14,37 +11,37 @@ pub use completed::worktree_location;
 use super::command_form::shell_word;
 use super::cost::grouped;
 use super::lead_status;
-use super::text::{self, ago, count, one_line};
+use super::text::{ago, count, first_line, one_line};
 use crate::api::refusal::restore_hint;
-use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
-use crate::domain::task::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
-use crate::domain::task::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
+use crate::api::team::LeadHealth;
+use crate::api::why::{
+    BlockingCause, BlockingTask, ClaimReason, Holder, MemberCapabilities, MemberWait, NoClaimant, Reason,
+    StoppedMember, TeamReason,
+};
+use crate::domain::task::TaskId;
 use crate::domain::task::failure_summary::summary_of;
-use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::team::budget::CapReached;
-use crate::domain::team::name::HUMAN;
-use crate::domain::team::state::Mode;
+use crate::domain::time::UnixMs;
 use crate::ports::QuarantinedTask;
 
-/// Chains of blockers that are listed; the rest are counted.
-const CHAINS_MAX: usize = 8;
-/// Tasks of a chain that are named; the rest are counted.
-const PATH_MAX: usize = 8;
-
-/// One obstacle.
+/// A reason as people read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reason {
+pub struct ReasonText {
     /// The word for programs.
-    pub kind: &'static str,
+    pub kind: String,
     /// The sentence for people.
     pub text: String,
     /// The commands to run, one on each line.
     pub hint: Option<String>,
 }
 
-fn reason(kind: &'static str, text: impl Into<String>) -> Reason {
-    Reason { kind, text: text.into(), hint: None }
+/// A sentence, and the commands to run, one on each line.
+type Sentence = (String, Option<String>);
+
+/// A sentence with a hint.
+fn hinted(text: impl Into<String>, hint: impl Into<String>) -> Sentence {
+    (text.into(), Some(hint.into()))
 }
 
 /// Ends a sentence. A text that was cut ends with `…` already.
@@ -52,48 +49,59 @@ fn sentence(text: String) -> String {
     if text.ends_with(['…', '.']) { text } else { text + "." }
 }
 
-impl Reason {
-    fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
-
-/// Returns the obstacles of task `id`, those of the task itself first.
-pub fn explain(id: TaskId, context: &TaskContext<'_>) -> Vec<Reason> {
-    let Some(task) = context.view.task(id) else {
-        return vec![no_task(id, context)];
+/// Returns the reasons for the state of task `id` as people read them.
+pub fn render(id: TaskId, reasons: &[Reason], now: UnixMs) -> Vec<ReasonText> {
+    let render = |reason: &Reason| {
+        let (text, hint) = reason_sentence(id, reason, now);
+        ReasonText { kind: reason.kind(), text, hint }
     };
-    match task.status {
-        TaskStatus::Completed => completed::completion_reasons(task, context),
-        TaskStatus::Failed => [failure_reason(task)].into_iter().chain(question_reason(task, context)).collect(),
-        TaskStatus::InProgress => in_progress_reasons(task, context),
-        TaskStatus::Pending => pending_reasons(task, context),
-        TaskStatus::Unknown => vec![unknown_status(task)],
-    }
+    reasons.iter().map(render).collect()
 }
 
-fn unknown_status(task: &Task) -> Reason {
-    let word = one_line(&task.status_word());
-    let text = format!("Its status `{word}` is another program's word. Brigade leaves it as it is.");
-    let line = task.document.line_of("status").map(|line| format!("line {line} of ")).unwrap_or_default();
-    let file = task.id.file_name();
-    reason("unknown_status", text)
-        .hint(format!("for a team to do it: set `\"status\": \"pending\"` in {line}.tasks/{file}"))
-}
-
-fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
-    match context.view.invalid.iter().find(|invalid| invalid.id == Some(id)) {
-        Some(invalid) => {
-            reason("spoiled", format!("Its file {} is invalid: {}.", invalid.name, one_line(&invalid.reason)))
-                .hint("correct the file, or remove it")
+fn reason_sentence(id: TaskId, reason: &Reason, now: UnixMs) -> Sentence {
+    match reason {
+        Reason::UnknownStatus { status, line } => unknown_status(id, status, *line),
+        Reason::Invalid { file, reason } => {
+            hinted(format!("Its file {file} is invalid: {}.", one_line(reason)), "correct the file, or remove it")
         }
-        None => match context.quarantined_tasks.get(&id) {
-            Some(task) => {
-                reason("spoiled", format!("Its file {}.", set_aside(task))).hint(restore_hint(id, &task.place))
-            }
-            None => reason("missing", format!("There is no task {id} on the board.")).hint("`brigade tasks`"),
-        },
+        Reason::Quarantined(task) => hinted(format!("Its file {}.", set_aside(task)), restore_hint(id, &task.place)),
+        Reason::Missing => hinted(format!("There is no task {id} on the board."), "`brigade tasks`"),
+        Reason::Failed { failures, summary, worktree, has_verify } => {
+            let text = failure(*failures, summary.as_deref());
+            hinted(text, failure_hint(id, worktree.as_deref(), *has_verify))
+        }
+        Reason::AwaitsApproval { request } => {
+            hinted(format!("Its {}.", waiting_request(request)), commands_for(request))
+        }
+        Reason::AsksYou { from, question, is_over } => asks_you(id, from, question, *is_over),
+        Reason::BacksOff { until, failures } => {
+            let failures = count(*failures as usize, "failure");
+            (format!("It is retried {}, after {failures}.", ago(*until, now)), None)
+        }
+        Reason::AtCap { cap, is_own } => at_cap(id, *cap, *is_own),
+        Reason::LastAttempt { attempt, summary } => {
+            (sentence(format!("Attempt {attempt} ended: {}", summary_of(summary))), None)
+        }
+        Reason::ReservedFor { owner } => hinted(format!("It is reserved for {}.", one_line(owner)), free_hint(id)),
+        Reason::MembersStopped { members } => members_stopped(members),
+        Reason::Cycle { tasks } => cycle(tasks),
+        Reason::Blocked(blocking) => blocked(blocking),
+        Reason::MoreBlockers { more } => (format!("It waits for {}.", count(*more, "more task")), None),
+        Reason::AwaitsOthers { members } => (awaits_others(members), None),
+        Reason::Claimable { members, tasks_before } => (claimable(members, *tasks_before), None),
+        Reason::NoClaimant(reason) => no_claimant(id, reason),
+        Reason::Claim(reason) => claim(id, reason, now),
+        Reason::Team(reason) => team(reason),
+        Reason::Completion(fact) => completed::fact_sentence(id, fact, now),
     }
+}
+
+fn unknown_status(id: TaskId, status: &str, line: Option<usize>) -> Sentence {
+    let word = one_line(status);
+    let text = format!("Its status `{word}` is another program's word. Brigade leaves it as it is.");
+    let line = line.map(|line| format!("line {line} of ")).unwrap_or_default();
+    let file = id.file_name();
+    hinted(text, format!("for a team to do it: set `\"status\": \"pending\"` in {line}.tasks/{file}"))
 }
 
 /// Returns the end of a sentence about the file of a quarantined task.
@@ -101,14 +109,19 @@ pub fn set_aside(task: &QuarantinedTask) -> String {
     one_line(&task.to_string())
 }
 
-fn failure_reason(task: &Task) -> Reason {
-    let why = task.result.as_ref().map(|result| format!(": {}", summary_of(&result.summary))).unwrap_or_default();
-    let times = if task.failures > 1 { format!(" {} times", task.failures) } else { String::new() };
-    let id = task.id.0;
-    let worktree = task.worktree.as_ref().map(|folder| format!("\nits work: {}", worktree_location(folder)));
-    let verify = match &task.verify {
-        Some(_) => format!("to change its verify command: `brigade tasks update {id} --verify COMMAND`\n"),
-        None => String::new(),
+fn failure(failures: u32, summary: Option<&str>) -> String {
+    let why = summary.map(|summary| format!(": {}", summary_of(summary))).unwrap_or_default();
+    let times = if failures > 1 { format!(" {failures} times") } else { String::new() };
+    sentence(format!("It failed{times}{why}"))
+}
+
+fn failure_hint(id: TaskId, worktree: Option<&str>, has_verify: bool) -> String {
+    let id = id.0;
+    let worktree = worktree.map(|folder| format!("\nits work: {}", worktree_location(folder)));
+    let verify = if has_verify {
+        format!("to change its verify command: `brigade tasks update {id} --verify COMMAND`\n")
+    } else {
+        String::new()
     };
     let hint = format!(
         "to change it: `brigade tasks update {id} --description TEXT`\n\
@@ -116,14 +129,7 @@ fn failure_reason(task: &Task) -> Reason {
          its full reason: `brigade tasks show {id}`\n\
          its events: `brigade log --task {id}`"
     );
-    reason("failed", sentence(format!("It failed{times}{why}"))).hint(hint + &worktree.unwrap_or_default())
-}
-
-/// Returns the plans and reviews of the task that wait for an answer, those for the person first.
-fn open_requests<'a>(task: &Task, context: &'a TaskContext<'_>) -> Vec<&'a Request> {
-    let mut open: Vec<&Request> = context.open_requests(task.id).collect();
-    open.sort_by_key(|request| request.to != HUMAN);
-    open
+    hint + &worktree.unwrap_or_default()
 }
 
 fn waiting_request(request: &Request) -> String {
@@ -136,360 +142,222 @@ fn commands_for(request: &Request) -> String {
     super::approvals::commands(request, None).join("\n")
 }
 
-fn open_approvals(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
-    let explain = |request: &Request| {
-        reason("awaits_approval", format!("Its {}.", waiting_request(request))).hint(commands_for(request))
-    };
-    open_requests(task, context).into_iter().map(explain).collect()
-}
-
-fn in_progress_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
-    let mut reasons = open_approvals(task, context);
-    let waits_for_approval = !reasons.is_empty();
-    reasons.extend(question_reason(task, context));
-    reasons.push(claim_reason(task, context, waits_for_approval));
-    reasons
-}
-
-fn question_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
-    let question = context.open_question(task)?;
-    let id = task.id.0;
-    let hint = match task.status {
-        // Another attempt starts without its messages.
-        TaskStatus::Failed => format!(
+fn asks_you(id: TaskId, from: &str, question: &str, is_over: bool) -> Sentence {
+    let id = id.0;
+    let hint = if is_over {
+        format!(
             "to answer: add it to the description with `brigade tasks update {id} --description TEXT`, then `brigade tasks retry {id}`"
-        ),
-        _ => format!("to answer: `brigade send {} TEXT`", shell_word(&question.from)),
+        )
+    } else {
+        format!("to answer: `brigade send {} TEXT`", shell_word(from))
     };
-    let text = format!("{} asks you: {}", one_line(&question.from), text::first_line(&question.text));
-    Some(reason("asks_you", text).hint(hint))
+    hinted(format!("{} asks you: {}", one_line(from), first_line(question)), hint)
 }
 
-fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
-    let owner = one_line(task.owner.as_deref().unwrap_or("an unknown owner"));
-    let release = format!("to release it: `brigade tasks release {} --force`", task.id.0);
-    let Some(claim) = &task.claim else {
-        let text =
-            format!("Another program set it to in progress for {owner}. Brigade does not wait for it or reclaim it.");
-        return reason("foreign", text).hint(release);
-    };
-    let since = ago(claim.at, context.now);
-    if let Some(end) = claim.expires {
-        let end_text = ago(end, context.now);
-        let (kind, lease) = if end <= context.now {
-            ("lease_over", format!("its lease expired {end_text}, and the next poll reclaims it"))
-        } else {
-            ("held", format!("its lease ends {end_text}"))
-        };
-        return reason(kind, format!("{owner} claimed it {since} by command (attempt {}); {lease}.", task.attempt))
-            .hint(release);
-    }
-    if context.is_abandoned(task) {
-        let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
-        return reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"));
-    }
-    if let Some(silent) = silent_lead(&context.team) {
-        return silent;
-    }
-    let claimed = format!("attempt {}, claimed {since}", task.attempt);
-    let holder = context.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
-    let text = match holder.and_then(|holder| holder.waits_for.as_deref()) {
-        _ if waits_for_approval => format!("{owner} holds it ({claimed})."),
-        Some(cause) => format!("{owner} holds it ({claimed}) and waits for {}.", one_line(cause)),
-        None => format!("{owner} is working on it ({claimed})."),
-    };
-    reason("held", text)
+/// Returns a name for a sentence.
+fn owner_name(owner: Option<&String>) -> String {
+    one_line(owner.map_or("an unknown owner", String::as_str))
 }
 
-fn pending_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
-    let mut reasons = open_approvals(task, context);
-    reasons.extend(task.cap_in_force().map(|cap| cap_reason(task, cap)));
-    if let Some(until) = task.not_before.filter(|until| *until > context.now) {
-        let failures = count(task.failures as usize, "failure");
-        let text = format!("It is retried {}, after {failures}.", ago(until, context.now));
-        reasons.push(reason("backs_off", text));
+fn claim(id: TaskId, reason: &ClaimReason, now: UnixMs) -> Sentence {
+    let release = format!("to release it: `brigade tasks release {} --force`", id.0);
+    let since = |holder: &Holder| (owner_name(holder.owner.as_ref()), ago(holder.claimed_at, now));
+    match reason {
+        ClaimReason::Foreign { owner } => {
+            let owner = owner_name(owner.as_ref());
+            let text = format!(
+                "Another program set it to in progress for {owner}. Brigade does not wait for it or reclaim it."
+            );
+            hinted(text, release)
+        }
+        ClaimReason::LeaseOver(lease) | ClaimReason::Leased(lease) => {
+            let (owner, since) = since(&lease.holder);
+            let end = ago(lease.ends_at, now);
+            let lease_text = match reason {
+                ClaimReason::LeaseOver(_) => format!("its lease expired {end}, and the next poll reclaims it"),
+                _ => format!("its lease ends {end}"),
+            };
+            let attempt = lease.holder.attempt;
+            hinted(format!("{owner} claimed it {since} by command (attempt {attempt}); {lease_text}."), release)
+        }
+        ClaimReason::WorkerGone(holder) => {
+            let (owner, since) = since(holder);
+            let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
+            hinted(text, format!("to reclaim it: `brigade up`\n{release}"))
+        }
+        ClaimReason::Held { holder, waits_for, awaits_approval } => {
+            let (owner, since) = since(holder);
+            let claimed = format!("attempt {}, claimed {since}", holder.attempt);
+            let text = match waits_for {
+                _ if *awaits_approval => format!("{owner} holds it ({claimed})."),
+                Some(cause) => {
+                    format!("{owner} holds it ({claimed}) and waits for {}.", one_line(&cause.to_string()))
+                }
+                None => format!("{owner} is working on it ({claimed})."),
+            };
+            (text, None)
+        }
     }
-    reasons.extend(reserved_for(task, context));
-    reasons.extend(blocker_reasons(task, context));
-    reasons.extend(missing_capability(task, context));
-    reasons.extend(stopped_members_reason(task, context));
-    reasons.extend(team_reason(&context.team));
-    reasons.extend(last_attempt(task));
-    if reasons.iter().all(|reason| reason.kind == LAST_ATTEMPT) {
-        reasons.extend(ready_reason(task, context));
-    }
-    reasons
 }
 
-fn cap_reason(task: &Task, cap: CapReached) -> Reason {
-    let (id, needed) = (task.id.0, cap.tokens_needed);
-    let text = format!(
-        "Its attempts reached its cap of {} tokens: with the next request they could use {}.",
-        grouped(cap.tokens_max),
-        grouped(needed)
-    );
-    let raise = format!("to raise its cap: `brigade tasks update {id} --tokens-max {}`", cap.suggested_tokens_max());
+fn at_cap(id: TaskId, cap: CapReached, is_own: bool) -> Sentence {
+    let (max, needed) = (grouped(cap.tokens_max), grouped(cap.tokens_needed));
+    let text = format!("Its attempts reached its cap of {max} tokens: with the next request they could use {needed}.");
+    let suggested = cap.suggested_tokens_max();
+    let raise = format!("to raise its cap: `brigade tasks update {} --tokens-max {suggested}`", id.0);
     let of_team = "\nor raise `task_tokens_max` in brigade.toml, and launch again";
-    reason("at_cap", text).hint(raise + if task.tokens_max.is_none() { of_team } else { "" })
+    hinted(text, raise + if is_own { "" } else { of_team })
 }
 
-const LAST_ATTEMPT: &str = "last_attempt";
-
-/// Returns the end of the last attempt, which is no obstacle by itself.
-fn last_attempt(task: &Task) -> Option<Reason> {
-    if task.attempt == 0 {
-        return None;
-    }
-    let summary = summary_of(&task.result.as_ref()?.summary);
-    let text = || sentence(format!("Attempt {} ended: {summary}", task.attempt));
-    (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, text()))
+/// Returns the hint that ends the reservation of a task.
+fn free_hint(id: TaskId) -> String {
+    format!("to let any teammate claim it: `brigade tasks update {} --for \"\"`", id.0)
 }
 
-fn reserved_for(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
-    let owner = task.owner.as_deref()?;
-    let free = format!("to let any teammate claim it: `brigade tasks update {} --for \"\"`", task.id.0);
-    let reserved = format!("It is reserved for {}", one_line(owner));
-    let member = context.candidates.iter().find(|candidate| candidate.name == owner);
-    Some(match member {
-        None if !context.candidates.is_empty() => {
-            reason("kept_for_nobody", format!("{reserved}, who is not in the team.")).hint(free)
-        }
-        Some(member) if !has_capability(&task.requires, &member.capabilities) => {
-            let required = one_line(&task.requires.join(" or "));
-            let id = task.id.0;
-            reason("kept_for_unfit", format!("{reserved}, who does not have the required capability {required}."))
-                .hint(format!("{free}\nto drop the requirement: `brigade tasks update {id} --requires \"\"`"))
-        }
-        _ => reason("kept_for", format!("{reserved}.")).hint(free),
-    })
-}
-
-/// Returns the reason if all members that could claim the task were stopped.
-fn stopped_members_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
-    let can_claim = |one: &&ClaimCandidate| one.as_candidate().suits(task);
-    let fit: Vec<&ClaimCandidate> = context.candidates.iter().filter(can_claim).collect();
-    if fit.is_empty() || fit.iter().any(|one| one.presence == Presence::Here) {
-        return None;
-    }
-    let name = |one: &&ClaimCandidate| {
-        let start = if one.presence == Presence::NextLaunch { " (starts at the next launch)" } else { "" };
+fn members_stopped(members: &[StoppedMember]) -> Sentence {
+    let name = |one: &StoppedMember| {
+        let start = if one.starts_at_next_launch { " (starts at the next launch)" } else { "" };
         format!("{}{start}", one.name)
     };
-    let names = one_line(&fit.iter().map(name).collect::<Vec<_>>().join(", "));
+    let names = one_line(&members.iter().map(name).collect::<Vec<_>>().join(", "));
     let text = format!("Every teammate that could do it is stopped: {names}.");
-    Some(reason("stopped", text).hint("to stop the team: `brigade stop`\nto start it again: `brigade up`"))
+    hinted(text, "to stop the team: `brigade stop`\nto start it again: `brigade up`")
 }
 
-/// Returns the text and the hint for a blocker at the end of a chain.
-fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskContext<'_>) -> (String, Option<String>) {
-    let task = context.view.task(id);
-    let subject = task.map(|task| format!(" \"{}\"", one_line(&task.subject))).unwrap_or_default();
-    let open_request = task.and_then(|task| open_requests(task, context).first().copied());
-    if let (BlockerState::Unfinished(TaskStatus::Pending | TaskStatus::InProgress), Some(request)) =
-        (state, open_request)
-    {
-        let text = format!("{id}{subject}, whose {}", waiting_request(request));
-        return (text, Some(commands_for(request)));
-    }
-    let (text, hint) = match (state, task) {
-        (BlockerState::Missing, _) if context.quarantined_tasks.contains_key(&id) => {
-            let task = &context.quarantined_tasks[&id];
-            (format!("whose file {}", set_aside(task)), Some(restore_hint(id, &task.place)))
-        }
-        (BlockerState::Missing, _) => {
-            let hint = format!("`brigade tasks update {} --not-after {}`", waiter.0, id.0);
-            let hint = format!("restore its file\nor remove the dependency: {hint}");
-            ("which is missing from the board".to_owned(), Some(hint))
-        }
-        (BlockerState::Invalid, _) => {
-            (format!("whose file {} is invalid", id.file_name()), Some(format!("correct {}", id.file_name())))
-        }
-        (BlockerState::Unfinished(TaskStatus::Failed), _) => (
-            "which failed".to_owned(),
-            Some(format!("its reason: `brigade why {0}`\nto retry it: `brigade tasks retry {0}`", id.0)),
-        ),
-        (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) if task.is_foreign() => {
-            ("which another program set to in progress".to_owned(), Some(format!("`brigade why {}`", id.0)))
-        }
-        (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) => {
-            (format!("which {} is working on", one_line(task.owner.as_deref().unwrap_or("an unknown owner"))), None)
-        }
-        (BlockerState::Unfinished(_), Some(task)) => {
-            let unfit = missing_capability(task, context)
-                .map(|unfit| (format!("which no teammate can do: {}", unfit.text.trim_end_matches('.')), unfit.hint));
-            let next = match task.attempt {
-                _ if task.cap_in_force().is_some() => "which reached its cap of tokens".to_owned(),
-                0 => "which has not started".to_owned(),
-                last => format!("which waits for its attempt {}", last + 1),
-            };
-            unfit.unwrap_or((next, Some(format!("`brigade why {}`", id.0))))
-        }
-        (BlockerState::Unfinished(status), None) => (format!("which is {status}"), None),
-    };
-    (format!("{id}{subject}, {text}"), hint)
+fn cycle(tasks: &[TaskId]) -> Sentence {
+    let names: Vec<String> = tasks.iter().chain(tasks.first()).map(ToString::to_string).collect();
+    let text = format!("It waits for itself: {}.", names.join(" waits for "));
+    let (waiter, blocker) = (tasks[0].0, tasks.get(1).unwrap_or(&tasks[0]).0);
+    hinted(text, format!("remove one dependency: `brigade tasks update {waiter} --not-after {blocker}`"))
 }
 
-fn blocker_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
-    let unfinished = |id: TaskId| -> Vec<TaskId> {
-        let task = context.view.task(id);
-        task.map(|task| unfinished_blockers(task, context.view).map(|blocker| blocker.id).collect()).unwrap_or_default()
-    };
-    if let Some(cycle) = find_cycle(task.id, unfinished) {
-        let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
-        let text = format!("It waits for itself: {}.", names.join(" waits for "));
-        let (waiter, blocker) = (cycle[0].0, cycle.get(1).unwrap_or(&cycle[0]).0);
-        let hint = format!("remove one dependency: `brigade tasks update {waiter} --not-after {blocker}`");
-        return vec![reason("cycle", text).hint(hint)];
+fn blocked(blocking: &BlockingTask) -> Sentence {
+    let mut text = "It waits for ".to_owned();
+    text.extend(blocking.through.iter().map(|id| format!("{id}, which waits for ")));
+    if blocking.through_more > 0 {
+        let more = count(blocking.through_more, "more task");
+        let _ = write!(text, "{more}, the last of which waits for ");
     }
-    // Each visited task, and the task it was visited from.
-    let mut visited_from = HashMap::from([(task.id, task.id)]);
-    let mut open = vec![task.id];
-    let mut reasons = Vec::new();
-    let mut more = 0_usize;
-    while let Some(id) = open.pop() {
-        let Some(at) = context.view.task(id) else { continue };
-        let blockers: Vec<_> = unfinished_blockers(at, context.view).collect();
-        for blocker in blockers.into_iter().rev() {
-            if visited_from.contains_key(&blocker.id) {
-                continue;
-            }
-            visited_from.insert(blocker.id, id);
-            let is_pending = blocker.state == BlockerState::Unfinished(TaskStatus::Pending);
-            if is_pending && !unfinished(blocker.id).is_empty() {
-                open.push(blocker.id);
-            } else if reasons.len() < CHAINS_MAX {
-                let (text, hint) = root_reason(id, blocker.id, blocker.state, context);
-                let through = through(task.id, id, &visited_from);
-                reasons.push(Reason { kind: "blocked", text: format!("It waits for {through}{text}."), hint });
-            } else {
-                more += 1;
-            }
+    let subject = blocking.subject.as_ref().map(|subject| format!(" \"{}\"", one_line(subject))).unwrap_or_default();
+    let (cause, hint) = blocking_cause(blocking);
+    (format!("{text}{}{subject}, {cause}.", blocking.task), hint)
+}
+
+/// Returns the end of a sentence about a task that others wait for.
+fn blocking_cause(blocking: &BlockingTask) -> Sentence {
+    let (id, file) = (blocking.task.0, blocking.task.file_name());
+    let why = format!("`brigade why {id}`");
+    match &blocking.cause {
+        BlockingCause::AwaitsApproval { request } => {
+            hinted(format!("whose {}", waiting_request(request)), commands_for(request))
         }
+        BlockingCause::Quarantined(task) => {
+            hinted(format!("whose file {}", set_aside(task)), restore_hint(blocking.task, &task.place))
+        }
+        BlockingCause::Missing => {
+            let hint = format!("`brigade tasks update {} --not-after {id}`", blocking.waiter.0);
+            hinted("which is missing from the board", format!("restore its file\nor remove the dependency: {hint}"))
+        }
+        BlockingCause::Invalid => hinted(format!("whose file {file} is invalid"), format!("correct {file}")),
+        BlockingCause::Failed => {
+            hinted("which failed", format!("its reason: {why}\nto retry it: `brigade tasks retry {id}`"))
+        }
+        BlockingCause::Foreign => hinted("which another program set to in progress", why),
+        BlockingCause::Held { owner } => (format!("which {} is working on", owner_name(owner.as_ref())), None),
+        BlockingCause::NoClaimant { reason } => {
+            let (text, hint) = no_claimant(blocking.task, reason);
+            (format!("which no teammate can do: {}", text.trim_end_matches('.')), hint)
+        }
+        BlockingCause::AtCap => hinted("which reached its cap of tokens", why),
+        BlockingCause::NotStarted => hinted("which has not started", why),
+        BlockingCause::NextAttempt { attempt } => hinted(format!("which waits for its attempt {attempt}"), why),
+        BlockingCause::Other { status } => (format!("which is {status}"), None),
     }
-    if more > 0 {
-        reasons.push(reason("blocked", format!("It waits for {}.", count(more, "more task"))));
-    }
-    reasons
-}
-
-/// Returns the chain from `start` to `end`, as text that a blocker of `end` follows.
-fn through(start: TaskId, end: TaskId, visited_from: &HashMap<TaskId, TaskId>) -> String {
-    let from = |id: &TaskId| visited_from.get(id).copied();
-    let mut path: Vec<TaskId> = successors(Some(end), from).take_while(|id| *id != start).collect();
-    path.reverse();
-    let mut text: String = path.iter().take(PATH_MAX).map(|id| format!("{id}, which waits for ")).collect();
-    if let Some(more) = path.len().checked_sub(PATH_MAX).filter(|more| *more > 0) {
-        let _ = write!(text, "{}, the last of which waits for ", count(more, "more task"));
-    }
-    text
-}
-
-/// Returns false for an empty list: the members are not known then.
-fn lacks_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> bool {
-    !candidates.is_empty()
-        && !candidates.iter().any(|candidate| has_capability(&task.requires, &candidate.capabilities))
 }
 
 const NO_SCRIPT: &str = "has no `sh` block, and no member with a model may do it";
 
-/// Returns true if the task is outside the scope of every eligible member: it has no script, and no member with a model may do it.
-pub(super) fn lacks_script(task: &Task, candidates: &[ClaimCandidate]) -> bool {
-    let mut eligible =
-        candidates.iter().map(ClaimCandidate::as_candidate).filter(|one| one.is_eligible(task)).peekable();
-    eligible.peek().is_some() && eligible.all(|one| !one.suits(task))
-}
-
-/// Returns the reason, in a few words, if no member could ever claim the task.
-pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<String> {
-    let required = task.requires.join(" or ");
-    if lacks_script(task, candidates) {
-        return Some(NO_SCRIPT.to_owned());
-    }
-    let Some(owner) = task.owner.as_deref() else {
-        return lacks_capable_member(task, candidates).then(|| format!("requires {required}, which no teammate has"));
-    };
-    match candidates.iter().find(|one| one.name == owner) {
-        None if candidates.is_empty() => None,
-        None => Some(format!("reserved for {owner}, who is not in the team")),
-        Some(member) if !has_capability(&task.requires, &member.capabilities) => {
-            Some(format!("reserved for {owner}, who does not have {required}"))
+/// Returns the reason why no member can ever claim a task, in a few words.
+pub fn no_claimant_note(reason: &NoClaimant) -> String {
+    match reason {
+        NoClaimant::NoScript => NO_SCRIPT.to_owned(),
+        NoClaimant::NoCapability { requires, .. } => {
+            format!("requires {}, which no teammate has", requires.join(" or "))
         }
-        Some(_) => None,
+        NoClaimant::UnknownOwner { owner } => format!("reserved for {owner}, who is not in the team"),
+        NoClaimant::UnfitOwner { owner, requires } => {
+            format!("reserved for {owner}, who does not have {}", requires.join(" or "))
+        }
     }
 }
 
-fn missing_capability(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
-    if lacks_script(task, &context.candidates) {
-        let hint = format!("to add a fenced `sh` block: `brigade tasks update {} --description TEXT`", task.id.0);
-        return Some(reason("no_script", format!("It {NO_SCRIPT}.")).hint(hint));
+fn no_claimant(id: TaskId, reason: &NoClaimant) -> Sentence {
+    let number = id.0;
+    match reason {
+        NoClaimant::NoScript => hinted(
+            format!("It {NO_SCRIPT}."),
+            format!("to add a fenced `sh` block: `brigade tasks update {number} --description TEXT`"),
+        ),
+        NoClaimant::NoCapability { requires, members } => {
+            let required = one_line(&requires.join(" or "));
+            let have = |one: &MemberCapabilities| format!("{} ({})", one.name, one.capabilities.join(", "));
+            let have = one_line(&members.iter().map(have).collect::<Vec<_>>().join("; "));
+            let hint = format!(
+                "add the capability to a member in brigade.toml, or: `brigade tasks update {number} --requires \"\"`"
+            );
+            hinted(format!("It requires {required}, which no teammate has: {have}."), hint)
+        }
+        NoClaimant::UnknownOwner { owner } => {
+            hinted(format!("It is reserved for {}, who is not in the team.", one_line(owner)), free_hint(id))
+        }
+        NoClaimant::UnfitOwner { owner, requires } => {
+            let (owner, required) = (one_line(owner), one_line(&requires.join(" or ")));
+            let text = format!("It is reserved for {owner}, who does not have the required capability {required}.");
+            hinted(
+                text,
+                format!("{}\nto drop the requirement: `brigade tasks update {number} --requires \"\"`", free_hint(id)),
+            )
+        }
     }
-    let is_owner = |candidate: &ClaimCandidate| task.owner.as_ref() == Some(&candidate.name);
-    if !lacks_capable_member(task, &context.candidates) || context.candidates.iter().any(is_owner) {
-        return None;
-    }
-    let required = one_line(&task.requires.join(" or "));
-    let have = context.candidates.iter().map(|one| format!("{} ({})", one.name, one.capabilities.join(", ")));
-    let have = one_line(&have.collect::<Vec<_>>().join("; "));
-    let command = format!("`brigade tasks update {} --requires \"\"`", task.id.0);
-    let hint = format!("add the capability to a member in brigade.toml, or: {command}");
-    Some(reason("nobody_fit", format!("It requires {required}, which no teammate has: {have}.")).hint(hint))
 }
 
-fn team_reason(team: &TeamCondition) -> Option<Reason> {
-    if let Some(spent) = &team.spent_budget {
-        let launch = if team.running.is_none() { "\nthen: `brigade up`" } else { "" };
-        let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
-        let hint = format!("{hint}\nthen: `brigade state continuous`{launch}");
-        return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
+fn team(reason: &TeamReason) -> Sentence {
+    match reason {
+        TeamReason::BudgetSpent { note, is_running } => {
+            let launch = if *is_running { "" } else { "\nthen: `brigade up`" };
+            let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
+            hinted(format!("The team is paused: {note}."), format!("{hint}\nthen: `brigade state continuous`{launch}"))
+        }
+        TeamReason::NoTeam => hinted("No team is running in this workspace.", "`brigade up`, or `brigade run`"),
+        TeamReason::Silent { health, pid } => silent_lead(*health, *pid),
+        TeamReason::DiskShortage { shortage } => hinted(
+            format!("The team claims no tasks: {shortage}."),
+            "free disk space; the team then continues automatically",
+        ),
+        TeamReason::Paused => {
+            hinted("The team is paused and claims no tasks.", "`brigade state continuous`\n`brigade state run_once`")
+        }
     }
-    if team.running.is_none() {
-        let text = "No team is running in this workspace.";
-        return Some(reason("no_team", text).hint("`brigade up`, or `brigade run`"));
-    }
-    if let Some(silent) = silent_lead(team) {
-        return Some(silent);
-    }
-    if let Some(shortage) = &team.disk_shortage {
-        let text = format!("The team claims no tasks: {shortage}.");
-        return Some(reason("no_room", text).hint("free disk space; the team then continues automatically"));
-    }
-    if team.desired == Some(Mode::Pause) {
-        let text = "The team is paused and claims no tasks.";
-        return Some(reason("paused", text).hint("`brigade state continuous`\n`brigade state run_once`"));
-    }
-    None
 }
 
-fn silent_lead(team: &TeamCondition) -> Option<Reason> {
-    let (health, pid) = team.lead_health?;
+fn silent_lead(health: LeadHealth, pid: u32) -> Sentence {
     let text = format!("The team's process (pid {pid}) {}.", lead_status::message(health));
-    Some(reason("silent", text).hint(lead_status::hint(health, pid)))
+    hinted(text, lead_status::hint(health, pid))
 }
 
-/// Returns the members that can claim a task without obstacles, and the number of tasks they claim before it.
-fn ready_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
-    let claimable = |candidate: &ClaimCandidate, task: &Task| -> Option<ClaimObstacle> {
-        find_claim_obstacle(task, &candidate.as_candidate(), context.view, context.now)
-    };
-    let present = context.candidates.iter().filter(|one| one.presence == Presence::Here);
-    let fit: Vec<&ClaimCandidate> = present.filter(|one| claimable(one, task).is_none()).collect();
-    let waiting = |one: &&ClaimCandidate| Some(format!("{} waits for {}", one.name, one.waits_for.as_deref()?));
-    let waiting: Vec<String> = fit.iter().filter_map(waiting).collect();
-    if !fit.is_empty() && waiting.len() == fit.len() {
-        let text = format!("Every teammate that could do it is waiting: {}.", one_line(&waiting.join("; ")));
-        return Some(reason("awaits_others", text));
+fn awaits_others(members: &[MemberWait]) -> String {
+    let wait = |one: &MemberWait| format!("{} waits for {}", one.name, one.waits_for);
+    let waits: Vec<String> = members.iter().map(wait).collect();
+    format!("Every teammate that could do it is waiting: {}.", one_line(&waits.join("; ")))
+}
+
+fn claimable(members: &[String], tasks_before: usize) -> String {
+    let names = members.join(" or ");
+    match tasks_before {
+        _ if members.is_empty() => "It is ready to be claimed.".to_owned(),
+        0 => format!("It is ready: {names} claims it when free."),
+        tasks => format!("It is ready: {names} claims it after {}.", count(tasks, "other task")),
     }
-    let names = fit.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>().join(" or ");
-    let before = context.view.tasks.values().filter(|other| {
-        let goes_first = (std::cmp::Reverse(other.priority), other.id) < (std::cmp::Reverse(task.priority), task.id);
-        goes_first && fit.iter().any(|candidate| claimable(candidate, other).is_none())
-    });
-    let text = match (before.count(), names.is_empty()) {
-        (_, true) => "It is ready to be claimed.".to_owned(),
-        (0, false) => format!("It is ready: {names} claims it when free."),
-        (tasks, false) => format!("It is ready: {names} claims it after {}.", count(tasks, "other task")),
-    };
-    Some(reason("claimable", text))
 }
 
 #[cfg(test)]
@@ -498,11 +366,15 @@ mod tests {
     use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
-    use crate::domain::task::{Claim, TaskResult};
+    use crate::api::task::{ClaimCandidate, Presence, TaskContext, TeamCondition};
+    use crate::api::why::{CHAINS_MAX, explain};
+    use crate::domain::task::{Claim, Task, TaskResult, TaskStatus};
     use crate::domain::team::approval::{RequestKind, ReviewSubject};
+    use crate::domain::team::name::HUMAN;
     use crate::domain::team::pending_questions::Question;
-    use crate::domain::time::UnixMs;
-    use crate::ports::{BoardView, InvalidEntry, QuarantinedTask};
+    use crate::domain::team::state::Mode;
+    use crate::domain::team::waiting_for::WaitingFor;
+    use crate::ports::{BoardView, InvalidEntry};
 
     fn task(id: u64, status: TaskStatus, blocked_by: &[u64]) -> Task {
         let mut task = Task::new(TaskId(id), format!("Task {id}"));
@@ -544,7 +416,8 @@ mod tests {
             ..TaskContext::of(&view, UnixMs(100_000))
         };
         change(&mut context);
-        let lines: Vec<String> = explain(TaskId(id), &context)
+        let reasons = explain(TaskId(id), &context);
+        let lines: Vec<String> = render(TaskId(id), &reasons, context.now)
             .into_iter()
             .map(|reason| format!("{}: {} [{}]", reason.kind, reason.text, reason.hint.unwrap_or_default()))
             .collect();
@@ -570,7 +443,7 @@ mod tests {
 
     #[test]
     fn why_lists_every_obstacle() {
-        let limited = || Some("its model, limited until 22:39:14 UTC: no more".to_owned());
+        let limited = || Some(WaitingFor::Other("its model, limited until 22:39:14 UTC: no more".to_owned()));
         let mut tried = task(1, Pending, &[]);
         (tried.attempt, tried.result) = (2, Some(TaskResult::new("the team stopped", "")));
         let mut failed_task = task(1, Failed, &[]);

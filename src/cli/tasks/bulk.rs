@@ -4,6 +4,7 @@
 use super::change::past_participle;
 use crate::api::lead_status::LeadStatus;
 use crate::api::members::candidates;
+use crate::api::why::no_claimant;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::task::transition::{Action, Actor, permit};
@@ -12,7 +13,7 @@ use crate::ports::{Board, StoreError, StoreResult};
 use crate::ui::lead_status::pause;
 use crate::ui::style::warning;
 use crate::ui::text::{join_up_to, one_line};
-use crate::ui::why::no_capable_member;
+use crate::ui::why::no_claimant_note;
 
 /// The numbers without repetitions, in the given order.
 fn unique(ids: &[TaskId]) -> Vec<TaskId> {
@@ -58,7 +59,7 @@ pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl Iterator<It
     let candidates = lead_status.spec(&context.workspace.location).as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
-        let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);
+        let text = format!("{} {}: {}", task.id, task.subject, no_claimant_note(&no_claimant(task, &candidates)?));
         Some(warning(&one_line(&text)))
     };
     open.filter_map(note).chain(lead_status.pause().as_ref().map(pause)).collect()

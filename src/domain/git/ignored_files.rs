@@ -34,6 +34,13 @@ pub struct NotMovedFile {
     pub reason: String,
 }
 
+/// A sentence without a full stop.
+impl fmt::Display for NotMovedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot keep {}: {}", self.path.escape_debug(), self.reason.escape_debug())
+    }
+}
+
 impl IgnoredFiles {
     /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
@@ -43,9 +50,7 @@ impl IgnoredFiles {
     /// Returns a sentence without a full stop for each file that was not moved.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         // Others may have written the file with the list.
-        self.not_moved.iter().take(NAMED_MAX).map(|NotMovedFile { path, reason }| {
-            format!("cannot keep {}: {}", path.escape_debug(), reason.escape_debug())
-        })
+        self.not_moved.iter().take(NAMED_MAX).map(ToString::to_string)
     }
 }
 

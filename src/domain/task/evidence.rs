@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// The actions of an agent in one attempt, as the harness saw them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AttemptActivity {
@@ -41,7 +43,8 @@ pub fn joined(parts: impl IntoIterator<Item = String>) -> String {
 }
 
 /// A weakness in the evidence of a completed task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Caveat {
     /// The task has no verify command, and its agent ended without a report.
     Unverified,

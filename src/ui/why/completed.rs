@@ -1,86 +1,67 @@
-//! The end of a task: who completed it, what shows that it is done, the attempts, and the place of the work.
+//! The end of a task as sentences: who completed it, what shows that it is done, and the place of the work.
 
-use super::{Reason, reason};
-use crate::api::task::TaskContext;
+use super::{Sentence, hinted};
+use crate::api::why::CompletionFact;
 use crate::domain::git::dropped_lines::short_commit;
-use crate::domain::git::ignored_files::{FileSize, IgnoredFiles, NAMED_MAX};
+use crate::domain::git::ignored_files::{FileList, FileSize, NAMED_MAX};
 use crate::domain::git::worktree_name::WorktreeName;
-use crate::domain::task::Task;
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
 use crate::ui::approvals::verify_line;
 use crate::ui::command_form::shell_word;
 use crate::ui::evidence::caveat_sentence;
 use crate::ui::text::{ago, one_line};
 
-/// One line for each fact about a completed task. The first says who completed it.
-pub(super) fn completion_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
-    let id = task.id.0;
-    let by = task.owner.as_deref().map(|owner| format!(" by {}", one_line(owner))).unwrap_or_default();
-    let at = task.updated_at.map(|at| format!(", {}", ago(at, context.now))).unwrap_or_default();
-    let attempt = if task.attempt > 1 { format!(", in attempt {}", task.attempt) } else { String::new() };
-    let mut facts = vec![
-        reason("completed", format!("It is completed{by}{at}{attempt}."))
-            .hint(format!("to have it done again: `brigade tasks reopen {id}`")),
-    ];
-    let Some(result) = &task.result else { return facts };
-    if !result.summary.trim().is_empty() {
-        let text = format!("Result: {}", one_line(&result.summary));
-        facts.push(reason("result", text).hint(format!("in full: `brigade tasks show {id}`")));
+pub(super) fn fact_sentence(id: TaskId, fact: &CompletionFact, now: UnixMs) -> Sentence {
+    let id = id.0;
+    match fact {
+        CompletionFact::Completed { by, at, attempt } => {
+            let by = by.as_deref().map(|owner| format!(" by {}", one_line(owner))).unwrap_or_default();
+            let at = at.map(|at| format!(", {}", ago(at, now))).unwrap_or_default();
+            let attempt = if *attempt > 1 { format!(", in attempt {attempt}") } else { String::new() };
+            let hint = format!("to have it done again: `brigade tasks reopen {id}`");
+            hinted(format!("It is completed{by}{at}{attempt}."), hint)
+        }
+        CompletionFact::Result { summary } => {
+            hinted(format!("Result: {}", one_line(summary)), format!("in full: `brigade tasks show {id}`"))
+        }
+        CompletionFact::Evidence { evidence } => (format!("Evidence: {}", one_line(evidence)), None),
+        CompletionFact::Caveat { caveat } => {
+            let hint = format!("look at the work, or have it done again: `brigade tasks reopen {id}`");
+            hinted(caveat_sentence(*caveat), hint)
+        }
+        CompletionFact::Verify { run } => (format!("The {}.", verify_line(run)), None),
+        CompletionFact::Reviewed { by } => (format!("Approved by {}.", one_line(by)), None),
+        CompletionFact::Commit { commit } => {
+            let short = one_line(short_commit(commit));
+            hinted(format!("The work is in commit {short}."), format!("to see it: `brigade tasks diff {id}`"))
+        }
+        CompletionFact::MovedFiles { files } => {
+            (format!("Files that git ignores were moved into the workspace: {files}."), None)
+        }
+        CompletionFact::LeftFiles { files, folder, is_removed } => {
+            left_files(files, &folder.as_deref().map(one_line).unwrap_or_default(), *is_removed)
+        }
+        CompletionFact::NotMoved(file) => (format!("Brigade {file}."), None),
+        CompletionFact::Dropped { reason } => {
+            (format!("It removes lines of others on purpose: {}", one_line(reason)), None)
+        }
     }
-    if !result.evidence.trim().is_empty() {
-        facts.push(reason("evidence", format!("Evidence: {}", one_line(&result.evidence))));
-    }
-    if let Some(caveat) = result.caveat() {
-        let hint = format!("look at the work, or have it done again: `brigade tasks reopen {id}`");
-        facts.push(reason("caveat", caveat_sentence(caveat).to_owned()).hint(hint));
-    }
-    if let Some(run) = &result.verify {
-        facts.push(reason("verify", format!("The {}.", verify_line(run))));
-    }
-    if let Some(by) = &result.reviewed_by {
-        facts.push(reason("reviewed", format!("Approved by {}.", one_line(by))));
-    }
-    if let Some(commit) = &result.commit {
-        let short = one_line(short_commit(commit));
-        facts.push(
-            reason("commit", format!("The work is in commit {short}."))
-                .hint(format!("to see it: `brigade tasks diff {id}`")),
-        );
-    }
-    if let Some(files) = &result.ignored_files {
-        let folder = task.worktree.as_deref().map(one_line).unwrap_or_default();
-        facts.extend(ignored_file_reasons(files, &folder, context.is_worktree_removed));
-    }
-    for dropped in &context.dropped {
-        facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));
-    }
-    facts
 }
 
-/// One line for the files that were moved, one for the others, and one for each that was not moved although it should be.
-fn ignored_file_reasons(files: &IgnoredFiles, folder: &str, is_removed: bool) -> Vec<Reason> {
-    let IgnoredFiles { moved, left, .. } = files;
-    let mut facts = Vec::new();
-    if !moved.is_empty() {
-        facts.push(reason("moved_files", format!("Files that git ignores were moved into the workspace: {moved}.")));
-    }
-    if left.is_empty() {
-        return facts;
-    }
+/// The files that git ignores, which are still in `folder`, or were removed with it.
+fn left_files(left: &FileList, folder: &str, is_removed: bool) -> Sentence {
     if is_removed {
-        let text = format!("Files that git ignores were left in {folder}, which was removed later: {left}.");
-        facts.push(reason("left_files", text));
-        return facts;
+        return (format!("Files that git ignores were left in {folder}, which was removed later: {left}."), None);
     }
     let path = |file: &FileSize| shell_word(&format!("{folder}/{}", one_line(file.path.trim_end_matches('/'))));
     let named: Vec<String> = left.entries.iter().take(NAMED_MAX).map(path).collect();
-    let text = format!("Files that git ignores were left in {folder}: {left}.");
-    facts.push(reason("left_files", text).hint(format!(
+    let hint = format!(
         "to take them: `cp -rn {} .`\nto see if there is other work too: `brigade clean`\nto drop them: `rm -rf {}`",
         named.join(" "),
         shell_word(folder)
-    )));
-    facts.extend(files.problems().map(|problem| reason("not_moved", format!("Brigade {problem}."))));
-    facts
+    );
+    hinted(format!("Files that git ignores were left in {folder}: {left}."), hint)
 }
 
 /// The folder and the branch of a task's worktree.
@@ -94,12 +75,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::git::ignored_files::{FileList, NotMovedFile};
+    use crate::api::task::TaskContext;
+    use crate::api::why::explain;
+    use crate::domain::git::ignored_files::{IgnoredFiles, NotMovedFile};
     use crate::domain::task::verify_run::VerifyRun;
-    use crate::domain::task::{TaskId, TaskResult, TaskStatus};
-    use crate::domain::time::UnixMs;
+    use crate::domain::task::{Task, TaskResult, TaskStatus};
     use crate::ports::BoardView;
-    use crate::ui::why::explain;
+    use crate::ui::why::{ReasonText, render};
 
     #[test]
     fn why_says_how_to_take_ignored_files() {
@@ -109,12 +91,21 @@ mod tests {
             not_moved: vec![NotMovedFile { path: ".env".to_owned(), reason: "it exists there".to_owned() }],
             ..IgnoredFiles::default()
         };
-        let [left, not_moved] = &ignored_file_reasons(&files, ".worktrees/crew-task-1", false)[..] else { panic!() };
+        let mut task = Task::new(TaskId(1), "First");
+        task.status = TaskStatus::Completed;
+        task.worktree = Some(".worktrees/crew-task-1".to_owned());
+        task.result = Some(TaskResult { ignored_files: Some(files), ..TaskResult::new("", "") });
+        let view = BoardView { tasks: [(task.id, Arc::new(task))].into(), ..BoardView::default() };
+        let reasons = |is_worktree_removed| -> Vec<ReasonText> {
+            let context = TaskContext { is_worktree_removed, ..TaskContext::of(&view, UnixMs(0)) };
+            render(TaskId(1), &explain(TaskId(1), &context), context.now)
+        };
+        let [_, left, not_moved] = &reasons(false)[..] else { panic!() };
         let hint = left.hint.as_deref().unwrap();
         let copy = "`cp -rn .worktrees/crew-task-1/.env '.worktrees/crew-task-1/my reports' .`";
         assert!(hint.contains(copy), "{hint}");
         assert_eq!(not_moved.text, "Brigade cannot keep .env: it exists there.");
-        let [removed] = &ignored_file_reasons(&files, ".worktrees/crew-task-1", true)[..] else { panic!() };
+        let [_, removed] = &reasons(true)[..] else { panic!() };
         assert!(removed.text.contains("which was removed later") && removed.hint.is_none(), "{}", removed.text);
     }
 
@@ -134,7 +125,7 @@ mod tests {
             dropped: vec!["the old list was \u{1b}[2Jwrong".into()],
             ..TaskContext::of(&view, UnixMs(65_000))
         };
-        let reasons = explain(TaskId(1), &context);
+        let reasons = render(TaskId(1), &explain(TaskId(1), &context), context.now);
         let hint = reasons.iter().find(|reason| reason.kind == "commit").and_then(|reason| reason.hint.as_deref());
         // The commit is a merge, of which `git show` shows nothing.
         assert_eq!(hint, Some("to see it: `brigade tasks diff 1`"));
