@@ -1,10 +1,24 @@
-//! The board and the facts that views of its tasks need.
+//! Tasks: the facts that explain their state, and the orders that change them.
+
+mod add;
+mod change;
+mod claim;
+mod complete;
+mod diff;
 
 use std::collections::{BTreeMap, HashSet};
 
+use serde_json::value::RawValue;
+
+pub use add::{StartObstacles, add, import, start_obstacles};
+pub use change::{DeletedTask, StatusChange, acting_name, board, change, change_each, delete_each, edit, find};
+pub use claim::{ClaimOrder, ClaimOutcome, claim};
+pub use complete::complete;
+pub use diff::Changes;
+
 use super::team::LeadHealth;
 use crate::domain::task::claim_queue::{Candidate, TaskScope};
-use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
+use crate::domain::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::team::pending_questions::Question;
 use crate::domain::team::state::Mode;
@@ -118,4 +132,29 @@ impl<'a> TaskContext<'a> {
         let is_about_task = move |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == id);
         self.approvals.iter().filter(is_about_task)
     }
+}
+
+/// Returns the task as one line of JSON: all fields of its file, and the fields that a file omits while they have their
+/// defaults.
+pub fn document(task: &Task) -> Option<Box<RawValue>> {
+    let mut document = task.to_document();
+    let mut fill = |field: &str, default: &serde_json::Value| {
+        if !document.contains(field) {
+            document.put(field, default);
+        }
+    };
+    for field in
+        ["owner", "activeForm", "verify", "worktree", "tokensMax", "capReached", "notBefore", "claim", "result"]
+    {
+        fill(field, &serde_json::Value::Null);
+    }
+    for field in ["createdBy", "createdAt", "updatedAt"] {
+        fill(field, &serde_json::Value::Null);
+    }
+    for (field, number) in [("priority", 0), ("attempt", 0), ("failures", 0), ("maxAttempts", MAX_ATTEMPTS_DEFAULT)] {
+        fill(field, &number.into());
+    }
+    fill("requires", &serde_json::json!([]));
+    // A document is always valid JSON.
+    RawValue::from_string(document.to_line()).ok()
 }

@@ -10,8 +10,7 @@ use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use crate::api::lead_status::LeadStatus;
-use crate::domain::git::branch_name::BranchName;
-use crate::domain::git::worktree_name::team_branch;
+use crate::api::task::Changes;
 use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::team::name::HUMAN;
 use crate::domain::text::suggestion::did_you_mean;
@@ -294,35 +293,23 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
         return "no diff: the team has no worktrees. Look at the files in the workspace\n".to_owned();
     };
-    let target = target_branch(context, team);
-    let diff = |summary_columns| {
-        let workspace = context.workspace.location.workspace()?;
-        Ok(GitRepository::review_diff(&workspace, target.as_ref(), commit, summary_columns)?)
-    };
-    with_summary(context, is_summary, diff).unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
+    let changes = Changes::of_review(&context.workspace, team, commit.to_owned());
+    let shown = changes.map_err(CliError::from).and_then(|changes| with_summary(context, is_summary, &changes));
+    shown.unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
 }
 
-/// The branch that the work of the team, or of the config's only team, goes into.
-pub(super) fn target_branch(context: &Context, team: Option<&str>) -> Option<BranchName> {
-    match context.workspace.location.team_if_valid(team) {
-        Some(spec) => Some(spec.target_branch()),
-        None => team.map(team_branch),
-    }
-}
+/// The diff of work that changed no file.
+pub(super) const NO_CHANGE: &str = "no file was changed\n";
 
-/// A coloured diff after its summary, or only the summary. `read` returns the summary of a width, or for `None` the patch.
-pub(super) fn with_summary(
-    context: &Context,
-    is_summary: bool,
-    read: impl Fn(Option<usize>) -> CliResult<String>,
-) -> CliResult<String> {
+/// A coloured diff after its summary, or only the summary.
+pub(super) fn with_summary(context: &Context, is_summary: bool, changes: &Changes) -> CliResult<String> {
     let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);
-    let summary = read(Some(columns))?;
+    let summary = changes.summary(columns)?;
     if summary.trim().is_empty() {
-        return Ok("no file was changed\n".to_owned());
+        return Ok(NO_CHANGE.to_owned());
     }
     let summary = diff::summary(&summary);
-    Ok(if is_summary { summary } else { format!("{summary}\n{}", diff::patch(&read(None)?)) })
+    Ok(if is_summary { summary } else { format!("{summary}\n{}", diff::patch(&changes.patch()?)) })
 }
 
 /// The commands that show, approve and reject a request, each with its label. `digest` is that of the call, if it is shown.

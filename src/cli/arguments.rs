@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::error::{CliError, CliResult};
+use crate::api::task::acting_name;
 use crate::domain::task::transition::{Actor, ActorKind};
 use crate::domain::task::{TASK_ID_MAX, TaskId, subject_problem};
-use crate::domain::team::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::team::name::{HUMAN, LEAD};
 
 /// The longest text that is read from stdin, in bytes.
 pub const TEXT_BYTES_MAX: u64 = 1024 * 1024;
@@ -89,18 +90,6 @@ pub fn text_or_stdin(text: String) -> CliResult<String> {
         return Err(CliError::usage(format!("cannot read stdin: it has more than {TEXT_BYTES_MAX} bytes")));
     }
     Ok(read.trim_end_matches(['\n', '\r']).to_owned())
-}
-
-/// Checks the name that a command acts under.
-///
-/// # Errors
-/// The name is invalid, or reserved for broadcasts or for Brigade.
-pub fn acting_name(text: &str) -> CliResult<Name> {
-    let name = Name::new(text)?;
-    if name.is_same(ALL) || name.is_same(SYSTEM) {
-        return Err(CliError::usage(format!("cannot act as `{name}`: the name is reserved")));
-    }
-    Ok(name)
 }
 
 /// The actor of a command: a person, unless `--as` names another.

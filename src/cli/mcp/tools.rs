@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::ServedAgent;
-use crate::cli::arguments::acting_name;
+use crate::api::task::acting_name;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::inbox::{UnreadMail, render_messages};

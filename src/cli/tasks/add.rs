@@ -1,19 +1,18 @@
 //! `brigade tasks add`.
 
-use super::bulk::waiting_notes;
-use super::show::document;
-use crate::api::members;
-use crate::cli::arguments::{ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number};
+use crate::api::task::{self, StartObstacles, document};
+use crate::api::why::NoClaimant;
+use crate::cli::arguments::{ActingAs, number, subject, task_id, text_or_stdin, whole_number};
 use crate::cli::context::Context;
-use crate::cli::error::{CliError, CliResult};
+use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::transition::{Actor, TaskEdit};
-use crate::domain::task::{NewTask, TaskId};
+use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::team::budget::TOKENS_MAX;
-use crate::service::ServiceError;
-use crate::service::task_creation::add_task;
-use crate::stores::workspace::OpenMode;
+use crate::ui::lead_status;
+use crate::ui::style::warning;
 use crate::ui::text::one_line;
+use crate::ui::why::no_claimant_note;
 
 /// The options that `add` and `update` share.
 #[derive(Debug, clap::Args)]
@@ -46,10 +45,7 @@ pub struct TaskOptions {
 
 impl TaskOptions {
     /// Returns the options as an edit.
-    pub(super) async fn edit(self, context: &Context) -> CliResult<TaskEdit> {
-        if let Some(owner) = self.owner.as_deref().filter(|owner| !owner.is_empty()) {
-            check_owner(owner, &members::all_names(&context.workspace).await)?;
-        }
+    pub(super) fn edit(self) -> CliResult<TaskEdit> {
         Ok(TaskEdit {
             description: self.description.map(text_or_stdin).transpose()?,
             priority: self.priority,
@@ -61,20 +57,6 @@ impl TaskOptions {
             add_blocked_by: self.after,
             ..TaskEdit::default()
         })
-    }
-}
-
-/// Refuses a reserved name, and a teammate's name in another case: claims compare names exactly. Other names may belong to agents of
-/// other programs.
-fn check_owner(owner: &str, teammates: &[String]) -> CliResult<()> {
-    acting_name(owner)?;
-    let meant = teammates.iter().find(|name| name.eq_ignore_ascii_case(owner));
-    match meant.filter(|name| *name != owner) {
-        Some(name) => {
-            let message = format!("cannot reserve the task for `{owner}`: there is no such teammate");
-            Err(CliError::refused(message).hint(format!("did you mean `{name}`?")))
-        }
-        None => Ok(()),
     }
 }
 
@@ -94,7 +76,7 @@ pub struct Add {
 impl Add {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
-        let edit = self.options.edit(context).await?;
+        let edit = self.options.edit()?;
         let task = NewTask {
             subject: self.subject,
             description: edit.description.unwrap_or_default(),
@@ -113,12 +95,17 @@ impl Add {
 
 /// Adds a task.
 pub(in crate::cli) async fn add(context: &Context, task: NewTask, by: &Actor) -> CliResult<CommandAnswer> {
-    let board = context.workspace.board(OpenMode::Write).await?;
-    let task = add_task(board.as_ref(), by, task).await.map_err(|error| match error {
-        ServiceError::Store(error) => error.into(),
-        error => CliError::refused(format!("cannot add the task: {error}")),
-    })?;
+    let task = task::add(&context.workspace, task, by).await?;
     let answer =
         context.output.answer(&document(&task), || format!("added {} {}\n", task.id, one_line(&task.subject)))?;
-    Ok(answer.notes(waiting_notes(context, std::iter::once(&task)).await))
+    Ok(answer.notes(waiting_notes(context, [&task]).await))
+}
+
+/// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
+pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<String> {
+    let StartObstacles { unclaimable, pause } = task::start_obstacles(&context.workspace, tasks).await;
+    let note = |(task, reason): &(&Task, NoClaimant)| {
+        warning(&one_line(&format!("{} {}: {}", task.id, task.subject, no_claimant_note(reason))))
+    };
+    unclaimable.iter().map(note).chain(pause.as_ref().map(lead_status::pause)).collect()
 }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::bulk::change_each;
-use super::show::document;
+use crate::api::task::{self, document};
 use crate::cli::arguments::{ActingAs, lease, number, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -14,20 +13,8 @@ use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::team::name::HUMAN;
 use crate::domain::time::UnixMs;
 use crate::ports::StoreError;
-use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{ago, one_line};
-
-/// The error of a failed change. If the claim is over and the task is pending, the hint shows how this actor claims it again.
-pub(super) fn refusal(error: StoreError, by: &Actor) -> CliError {
-    match &error {
-        StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
-            let hint = format!("claim it again: `brigade tasks claim {} --as {}`", task.0, shell_word(&by.name));
-            CliError::from(error).hint(hint)
-        }
-        _ => error.into(),
-    }
-}
 
 /// Changes one task. Returns the changed task as the answer.
 pub(in crate::cli) async fn change(
@@ -36,19 +23,21 @@ pub(in crate::cli) async fn change(
     change: Change,
     by: &Actor,
 ) -> CliResult<CommandAnswer> {
-    let board = context.workspace.board(OpenMode::Write).await?;
     let action = change.action();
-    let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
-    context.output.answer(&document(&task), || change_text(&task, action, context.workspace.now()))
+    let task = task::change(&context.workspace, id, change, by).await?;
+    changed(context, &task, action)
+}
+
+/// Returns a changed task as the answer.
+pub(super) fn changed(context: &Context, task: &Task, action: Action) -> CliResult<CommandAnswer> {
+    context.output.answer(&document(task), || change_text(task, action, context.workspace.now()))
 }
 
 /// Makes one change to several tasks, or to none if one of them refuses it.
 async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
-    let board = context.workspace.board(OpenMode::Write).await?;
     let action = change.action();
     let now = context.workspace.now();
-    let act = async |id| board.change(id, change.clone(), by).await;
-    let tasks = change_each(board.as_ref(), ids, action, by, act).await?;
+    let tasks = task::change_each(&context.workspace, ids, change, by).await?;
     tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
 }
 
@@ -66,7 +55,7 @@ pub(super) fn tasks_answer(
     }
 }
 
-pub(super) fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
+fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
     let rest = match (action, task.status, task.not_before) {
         (Action::Fail, TaskStatus::Failed, _) => "; no attempts are left".to_owned(),
         (Action::Fail, _, Some(until)) if until > now => format!("; retry {}", ago(until, now)),
@@ -76,21 +65,7 @@ pub(super) fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
         }
         _ => String::new(),
     };
-    format!("{} {} {}{rest}\n", past_participle(action), task.id, one_line(&task.subject))
-}
-
-/// Returns `completed` for `complete`.
-pub(super) fn past_participle(action: Action) -> &'static str {
-    match action {
-        Action::Complete => "completed",
-        Action::Fail => "failed",
-        Action::Release => "released",
-        Action::Renew => "renewed",
-        Action::Retry => "retried",
-        Action::Reopen => "reopened",
-        Action::Delete => "deleted",
-        Action::Edit | Action::EditVerify | Action::SetWorktree => "changed",
-    }
+    format!("{} {} {}{rest}\n", action.past_participle(), task.id, one_line(&task.subject))
 }
 
 /// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
@@ -103,7 +78,7 @@ pub(in crate::cli) async fn holder_or_person(
     if (by.name.is_some() && by.attempt.is_some()) || by.force {
         return by.actor();
     }
-    let task = context.workspace.board(OpenMode::ReadOnly).await?.get(id).await?;
+    let task = task::find(&context.workspace, id).await?;
     if task.status != TaskStatus::InProgress {
         let word = task.status_word().into_owned();
         return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status, word }).into());

@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use super::show::document;
-use crate::api::task::TaskContext;
-use crate::cli::arguments::{acting_name, lease, task_id};
+use crate::api::task::{self, ClaimOrder, ClaimOutcome, TaskContext, document};
+use crate::cli::arguments::{lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::transition::{Actor, Change};
-use crate::domain::task::{Task, TaskId, TaskStatus, trimmed_words};
-use crate::domain::team::name::{LEAD, Name};
-use crate::service::claims::claim_with_lease;
-use crate::stores::workspace::OpenMode;
+use crate::domain::task::{Task, TaskId};
+use crate::domain::team::name::Name;
 use crate::ui::tasks;
 use crate::ui::text::{duration, one_line};
 
@@ -39,31 +36,26 @@ pub struct Claim {
 
 impl Claim {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let name = acting_name(&self.name)?;
-        if name.is_same(LEAD) {
-            return Err(CliError::usage("cannot claim as `lead`: the lead works on no tasks")
-                .hint("`brigade tasks claim --as YOUR-NAME`"));
-        }
-        let stores = context.workspace.stores(OpenMode::Write).await?;
-        let board = &stores.board;
-        let capabilities = capabilities(&name, trimmed_words(&self.can), context);
-        let Some(task) = claim_with_lease(&stores, self.id, &name, capabilities, self.lease).await? else {
-            let nothing = context.output.answer(&(), String::new)?;
-            let view = board.view().await?;
-            let is_any_pending = view.tasks.values().any(|task| task.status == TaskStatus::Pending);
-            let why = if is_any_pending { "; `brigade tasks` shows why each task waits" } else { "" };
-            return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
+        let workspace = &context.workspace;
+        let order = ClaimOrder { task: self.id, name: self.name, lease: self.lease, capabilities: self.can };
+        let (task, name) = match task::claim(workspace, order).await? {
+            ClaimOutcome::Claimed(task, name) => (task, name),
+            ClaimOutcome::Nothing { name, is_any_pending } => {
+                let why = if is_any_pending { "; `brigade tasks` shows why each task waits" } else { "" };
+                let nothing = context.output.answer(&(), String::new)?;
+                return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
+            }
         };
-        let view = board.view().await?;
-        let task_context = TaskContext::of(&view, context.workspace.now());
+        let view = task::board(workspace).await?;
+        let task_context = TaskContext::of(&view, workspace.now());
         let answer = context
             .output
             .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
         // Without the attempt number the claim is useless.
         if let Err(error) = context.print_required(&answer.text) {
             let release = Change::Release { reason: String::new(), is_failure: false };
-            let outcome = board.change(task.id, release, &Actor::holder(name.as_str(), task.attempt)).await;
-            let then = match outcome {
+            let by = Actor::holder(name.as_str(), task.attempt);
+            let then = match task::change(workspace, task.id, release, &by).await {
                 Ok(_) => "the task was released".to_owned(),
                 Err(error) => format!("the task stays claimed (attempt {}): {error}", task.attempt),
             };
@@ -81,17 +73,4 @@ fn claim_note(task: &Task, name: &Name, lease: Duration) -> String {
         one_line(&task.subject),
         duration(lease)
     )
-}
-
-/// The capabilities from `--can`, else from the config.
-fn capabilities(name: &Name, given: Vec<String>, context: &Context) -> Vec<String> {
-    if !given.is_empty() {
-        return given;
-    }
-    let config = context.workspace.location.config_if_valid();
-    let teams = config.iter().flat_map(|config| {
-        config.team_names().into_iter().filter_map(|team| context.workspace.location.team_if_valid(Some(&team)))
-    });
-    let mut members = teams.flat_map(|team| team.members);
-    members.find(|member| member.name == *name).map(|member| member.capabilities()).unwrap_or_default()
 }

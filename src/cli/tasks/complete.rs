@@ -1,14 +1,7 @@
 //! `brigade tasks complete`.
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
-use tokio::sync::watch;
-
-use super::change::{change_text, holder_or_person, refusal};
-use super::show::document;
-use crate::api::lead_status::LeadStatus;
-use crate::api::members;
+use super::change::{changed, holder_or_person};
+use crate::api::task;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::consent;
 use crate::cli::context::Context;
@@ -16,24 +9,10 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::git::worktree_name::{WorktreeName, team_folder};
 use crate::domain::task::failure_summary;
-use crate::domain::task::transition::{Action, Actor, ActorKind, permit};
+use crate::domain::task::transition::{Action, Actor};
 use crate::domain::task::{Task, TaskId};
-use crate::domain::team::name::HUMAN;
-use crate::domain::team::phase::ClaimRef;
-use crate::domain::team::records::RunningCommand;
-use crate::domain::team::state::TeammateReport;
-use crate::domain::team::team_spec::{Isolation, TeamSpec, ToolLimits};
-use crate::embed::SystemClock;
-use crate::git::DriverOptions;
-use crate::git::inspection::GitWorkInspector;
-use crate::ports::{StoreResult, Stores, UnmergedWork, WorkInspector};
-use crate::process::command::{CommandContext, CommandRegistry};
-use crate::sandbox::filter::own_program_path;
-use crate::service::ServiceError;
-use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
-use crate::service::review::{ReviewCandidate, choose_reviewer};
-use crate::service::verify::Verifier;
-use crate::stores::workspace::OpenMode;
+use crate::ports::UnmergedWork;
+use crate::service::completion::{Completion, Incomplete, TaskReport};
 use crate::ui::command_form::shell_word;
 use crate::ui::text::one_line;
 
@@ -70,77 +49,11 @@ pub(in crate::cli) async fn complete(
     report: TaskReport,
     by: &Actor,
 ) -> CliResult<CommandAnswer> {
-    let task = context.workspace.board(OpenMode::Write).await?.get(id).await?;
-    // This check comes before any question, so that a refusal comes at once.
-    permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
-    // With --force a person takes responsibility for work that is not merged or not reviewed.
-    let is_override = by.kind == ActorKind::Person && by.force;
-    let team = if is_override { None } else { context.workspace.location.team_if_valid(None) };
-    let inspector = match &team {
-        Some(team) if team.isolation == Isolation::Worktree => Some(work_inspector(context, team)?),
-        _ => None,
-    };
-    let inspector = inspector.as_ref().map(|inspector| inspector as &dyn WorkInspector);
-    let place = WorkPlace::find(&task, by, None, inspector).await?;
-    if let Some(command) = &task.verify {
-        consent::confirm_verify(context, &task, command)?;
-    }
-    let stores = context.workspace.stores(OpenMode::Write).await?;
-    let reviewer = match &team {
-        Some(team) => reviewer(context, &stores, team, by).await?,
-        None => None,
-    };
-    let gate = CompletionGate {
-        stores: &stores,
-        clock: &SystemClock,
-        by: by.clone(),
-        verifier: verifier(context, &task, &by.name)?,
-        place,
-        reviewer,
-        refusals: None,
-    };
-    let completion = gate.complete(id, report).await.map_err(|error| match error {
-        ServiceError::Store(error) => refusal(error, by),
-        error => CliError::refused(format!("cannot complete {id}: {error}")),
-    })?;
-    match completion {
-        Completion::Completed(task) => {
-            context.output.answer(&document(&task), || change_text(&task, Action::Complete, context.workspace.now()))
-        }
+    let confirm = |task: &Task, command: &str| consent::confirm_verify(context, task, command);
+    match task::complete(&context.workspace, id, report, by, confirm).await? {
+        Completion::Completed(task) => changed(context, &task, Action::Complete),
         Completion::Incomplete(incomplete) => Err(incomplete_error(id, incomplete)),
     }
-}
-
-/// Keeps no record of running commands: the guard ends the command together with this process.
-struct NoRegistry;
-
-#[async_trait]
-impl CommandRegistry for NoRegistry {
-    async fn record_start(&self, _: RunningCommand) -> StoreResult<()> {
-        Ok(())
-    }
-
-    async fn record_end(&self, _: RunningCommand) {}
-}
-
-/// Returns the runner of this task's verify command.
-fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
-    let team = context.workspace.location.team_if_valid(None);
-    let limits = team.as_ref().map_or_else(ToolLimits::default, |team| team.limits.tools);
-    let claim = watch::Sender::new(Some(ClaimRef::of(task)));
-    let command_context = CommandContext {
-        working_dir: context.workspace.location.workspace()?,
-        sandbox: context.workspace.location.sandbox(team.as_ref())?,
-        rules: Vec::new(),
-        registry: Arc::new(NoRegistry),
-        output_bytes_max: limits.output_bytes_max,
-        team: team.map(|team| team.name.to_string()).unwrap_or_default(),
-        teammate: by.to_owned(),
-        claim: claim.subscribe(),
-        confined_only_reason: None,
-        variables: Vec::new(),
-    };
-    Ok(Verifier { context: command_context, timeout: limits.command_timeout, events: Arc::new(|_| {}) })
 }
 
 /// The error of a task that is not completed.
@@ -192,46 +105,4 @@ fn merge_command(work: &UnmergedWork) -> Option<String> {
     };
     let [folder, from, name] = [team_folder(&team), from, name].map(|word| shell_word(&word));
     Some(format!("git -C {folder} pull --no-rebase {from} {name}"))
-}
-
-/// Returns what finds unmerged work of this team's tasks.
-fn work_inspector(context: &Context, team: &TeamSpec) -> CliResult<GitWorkInspector> {
-    Ok(GitWorkInspector {
-        workspace: context.workspace.location.workspace()?,
-        team: team.name.to_string(),
-        target: team.target_branch(),
-        drivers: DriverOptions {
-            program: own_program_path(),
-            launch_sandbox: Some(context.workspace.location.sandbox(Some(team))?),
-        },
-    })
-}
-
-/// Returns the reviewer of the work, if the team reviews its tasks: a fit member of the running team, or else a person.
-async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Actor) -> CliResult<Option<String>> {
-    let Some(required) = &team.review else { return Ok(None) };
-    members::open_inboxes(&context.workspace, stores).await?;
-    let running = LeadStatus::with_state(&context.workspace).await?;
-    let (Some(state), Some(_)) = (running.state, running.lead) else {
-        // Without a running team no member answers, so a person does.
-        return Ok(Some(HUMAN.to_owned()));
-    };
-    let reports = state.teammates();
-    let capabilities: Vec<Vec<String>> = reports.iter().map(|(name, report)| reviews_as(team, name, report)).collect();
-    let members = reports.iter().zip(&capabilities).map(|((name, report), capabilities)| ReviewCandidate {
-        name,
-        capabilities,
-        report: Some(report.as_ref()),
-    });
-    Ok(Some(choose_reviewer(required, &by.name, members, team.lead.has_model())))
-}
-
-/// Returns the capabilities by which a member can review.
-fn reviews_as(team: &TeamSpec, name: &str, report: &TeammateReport) -> Vec<String> {
-    match team.members.iter().find(|member| member.name.is_same(name)) {
-        Some(member) if member.has_model() => member.capabilities(),
-        Some(_) => Vec::new(),
-        // The lead spawned it, so it has the lead's model.
-        None => vec![report.role.clone()],
-    }
 }

@@ -2,19 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::bulk::waiting_notes;
-use super::show::document;
+use super::add::waiting_notes;
+use crate::api::task::{self, document};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::launch::warn_of_skipped_blocks;
 use crate::cli::output::CommandAnswer;
-use crate::domain::task::transition::{Actor, ActorKind};
 use crate::domain::task::{Task, TaskStatus};
-use crate::domain::team::name::HUMAN;
-use crate::embed::read_plan;
-use crate::platform::reading::AllowedKinds;
-use crate::service::plan_import;
-use crate::stores::workspace::OpenMode;
+use crate::service::plan_import::Import as PlanImport;
 use crate::ui::style::warning;
 use crate::ui::text::{count, one_line};
 
@@ -36,17 +31,14 @@ impl Import {
             let file = one_line(&self.file.display().to_string());
             return Err(CliError::usage(format!("cannot read the plan {file}: it is a folder")).hint("name a file"));
         }
-        let tasks = read_plan(&file, &context.workspace.location.workspace()?, AllowedKinds::FilesAndPipes)?;
-        let board = context.workspace.board(OpenMode::Write).await?;
-        let by = Actor::new(HUMAN, ActorKind::Person);
-        let import = plan_import::import(board.as_ref(), &by, tasks).await?;
+        let import = task::import(&context.workspace, &file).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
         let answer = context.output.answer(&documents, || import_text(context, &import))?;
         let imported: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
         let named: Vec<_> =
             imported.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
         warn_of_skipped_blocks(context, context.workspace.location.team_if_valid(None).as_ref(), &named);
-        let answer = answer.notes(waiting_notes(context, imported.into_iter()).await);
+        let answer = answer.notes(waiting_notes(context, imported).await);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = warning(&one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))
@@ -54,7 +46,7 @@ impl Import {
     }
 }
 
-fn import_text(context: &Context, import: &plan_import::Import) -> String {
+fn import_text(context: &Context, import: &PlanImport) -> String {
     let line = |verb: &str, task: &Task| format!("{verb} {} {}\n", task.id, one_line(&task.subject));
     let mut lines: String = import.added.iter().map(|task| line("added", task)).collect();
     for task in &import.updated {

@@ -1,6 +1,6 @@
 //! `brigade tasks` and `brigade tasks list`.
 
-use super::show::document;
+use crate::api::task::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;

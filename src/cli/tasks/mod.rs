@@ -5,7 +5,6 @@ use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 
 pub(super) mod add;
-mod bulk;
 pub(super) mod change;
 mod claim;
 pub(super) mod complete;

@@ -1,14 +1,13 @@
-//! `brigade tasks show`, and the JSON form of a task.
-
-use serde_json::value::RawValue;
+//! `brigade tasks show`.
 
 use super::change::tasks_answer;
+use crate::api::task;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
 use crate::cli::task_context;
-use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
+use crate::domain::task::{Task, TaskId};
 use crate::domain::team::approval::Request;
 use crate::service::approvals::current_approvals;
 use crate::stores::workspace::OpenMode;
@@ -55,29 +54,4 @@ impl Show {
             shown.iter().map(card).collect::<Vec<_>>().join("\n")
         })
     }
-}
-
-/// Returns the task as one line of JSON: all fields of its file, and the fields that a file omits while they have their
-/// defaults.
-pub(in crate::cli) fn document(task: &Task) -> Option<Box<RawValue>> {
-    let mut document = task.to_document();
-    let mut fill = |field: &str, default: &serde_json::Value| {
-        if !document.contains(field) {
-            document.put(field, default);
-        }
-    };
-    for field in
-        ["owner", "activeForm", "verify", "worktree", "tokensMax", "capReached", "notBefore", "claim", "result"]
-    {
-        fill(field, &serde_json::Value::Null);
-    }
-    for field in ["createdBy", "createdAt", "updatedAt"] {
-        fill(field, &serde_json::Value::Null);
-    }
-    for (field, number) in [("priority", 0), ("attempt", 0), ("failures", 0), ("maxAttempts", MAX_ATTEMPTS_DEFAULT)] {
-        fill(field, &number.into());
-    }
-    fill("requires", &serde_json::json!([]));
-    // A document is always valid JSON.
-    RawValue::from_string(document.to_line()).ok()
 }

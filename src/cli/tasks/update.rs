@@ -1,17 +1,16 @@
 //! `brigade tasks update`.
 
 use super::add::TaskOptions;
-use super::change::{change, holder_or_person};
+use super::change::{changed, holder_or_person};
 use super::complete::complete;
 use super::list::settable_status_parser;
+use crate::api::task::{self, StatusChange};
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::transition::{Action, Change, TaskEdit};
 use crate::domain::task::{TaskId, TaskStatus};
-use crate::service::completion::TaskReport;
-use crate::stores::workspace::OpenMode;
 
 /// Change a task's text, priority, dependencies or status
 ///
@@ -54,19 +53,14 @@ impl Update {
             subject: self.subject,
             remove_blocked_by: self.not_after,
             add_blocks: self.before,
-            ..self.options.edit(context).await?
+            ..self.options.edit()?
         };
         if edit == TaskEdit::default() {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
         let by = self.by.actor()?;
-        let task = context.workspace.board(OpenMode::ReadOnly).await?.get(id).await?;
-        if let Some(other) = edit.remove_blocked_by.iter().find(|other| !task.blocked_by.contains(other)) {
-            return Err(CliError::refused(format!("cannot change {id}: it does not wait for {other}"))
-                .hint(format!("`brigade tasks show {}`", id.0)));
-        }
-        change(context, id, Change::Edit(edit), &by).await
+        changed(context, &task::edit(&context.workspace, id, edit, &by).await?, Action::Edit)
     }
 }
 
@@ -78,33 +72,20 @@ async fn set_status(
     reason: String,
     by: &ActingAs,
 ) -> CliResult<CommandAnswer> {
-    match (context.workspace.board(OpenMode::ReadOnly).await?.get(id).await?.status, status) {
-        (TaskStatus::Unknown, _) => {
-            let error = CliError::refused(format!("cannot change {id}: its status is another program's word"));
-            Err(error.hint(format!("`brigade why {}`", id.0)))
+    let change = match StatusChange::of(&task::find(&context.workspace, id).await?, status, reason)? {
+        StatusChange::Complete(report) => {
+            let by = holder_or_person(context, by, Action::Complete, id).await?;
+            return complete(context, id, report, &by).await;
         }
-        (_, TaskStatus::InProgress) => {
-            let hint = format!("`brigade tasks claim {} --as NAME`", id.0);
-            Err(CliError::usage("cannot set `in_progress`: only a claim does that").hint(hint))
-        }
-        (_, TaskStatus::Completed) => {
-            let report = TaskReport { summary: reason, ..TaskReport::default() };
-            complete(context, id, report, &holder_or_person(context, by, Action::Complete, id).await?).await
-        }
-        (_, TaskStatus::Failed) => {
-            let actor = holder_or_person(context, by, Action::Fail, id).await?;
-            if reason.trim().is_empty() {
-                return Err(CliError::usage(format!("cannot fail {id}: a reason is needed"))
-                    .hint(format!("`brigade tasks update {} --status failed --reason TEXT`", id.0)));
-            }
-            change(context, id, Change::Fail { reason, is_final: true }, &actor).await
-        }
-        (TaskStatus::Failed, _) => change(context, id, Change::Retry, &by.actor()?).await,
-        (TaskStatus::Completed, _) => change(context, id, Change::Reopen, &by.actor()?).await,
-        (TaskStatus::InProgress, _) => {
-            let actor = holder_or_person(context, by, Action::Release, id).await?;
-            change(context, id, Change::Release { reason, is_failure: false }, &actor).await
-        }
-        (TaskStatus::Pending, _) => Err(CliError::refused(format!("task {id} is already pending"))),
+        StatusChange::Change(change) => change,
+    };
+    let actor = match change.action() {
+        action @ (Action::Fail | Action::Release) => holder_or_person(context, by, action, id).await?,
+        _ => by.actor()?,
+    };
+    if matches!(&change, Change::Fail { reason, .. } if reason.trim().is_empty()) {
+        return Err(CliError::usage(format!("cannot fail {id}: a reason is needed"))
+            .hint(format!("`brigade tasks update {} --status failed --reason TEXT`", id.0)));
     }
+    super::change::change(context, id, change, &actor).await
 }

@@ -195,6 +195,20 @@ impl Action {
         }
     }
 
+    /// Returns `completed` for `complete`.
+    pub fn past_participle(self) -> &'static str {
+        match self {
+            Self::Complete => "completed",
+            Self::Fail => "failed",
+            Self::Release => "released",
+            Self::Renew => "renewed",
+            Self::Retry => "retried",
+            Self::Reopen => "reopened",
+            Self::Delete => "deleted",
+            Self::Edit | Self::EditVerify | Self::SetWorktree => "changed",
+        }
+    }
+
     /// Returns true if it is for the holder of a task in progress.
     pub fn is_for_holder(self) -> bool {
         matches!(self, Self::Complete | Self::Fail | Self::Release | Self::Renew | Self::SetWorktree)
