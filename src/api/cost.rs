@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::lead_status::LeadStatus;
 use super::refusal::ApiResult;
+use super::team::choice_refusal;
+use super::workspace::Workspace;
 use crate::domain::log::snapshot::is_default;
 use crate::domain::task::TaskId;
-use crate::domain::team::budget::{Budget, LedgerTotals, Prices, Spend, TokensAndUsd};
+use crate::domain::team::budget::{Budget, LedgerEntry, LedgerRecord, LedgerTotals, Prices, Spend, TokensAndUsd};
 use crate::domain::team::state::{Mode, SharedState};
 use crate::domain::team::state_note::StateNote;
 use crate::domain::team::team_spec::{MemberSpec, TeamSpec};
 use crate::ports::Stores;
+use crate::stores::workspace::OpenMode;
 
 /// The note of the budget that ended this team; `None` if there is none, or if it was raised or reset since.
 ///
@@ -33,6 +37,60 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
     let totals = stores.ledger.read().await?;
     let has_used = totals.spent().keys().any(|account| account.team == team.name.as_str());
     Ok(has_used.then(|| state.note.clone()))
+}
+
+/// The name of the lead during a reset. No team can start meanwhile.
+const RESETTER: &str = "brigade-cost";
+
+/// Returns the usage of this team, else of the running one, else of the last one, over all launches in the workspace.
+///
+/// # Errors
+/// The team does not exist, or the workspace cannot be read.
+pub async fn cost(workspace: &Workspace, team: Option<&str>) -> ApiResult<CostView> {
+    let lead_status = LeadStatus::with_state(workspace).await?;
+    let (team, spec) = chosen_team(workspace, &lead_status, team)?;
+    let mut totals = workspace.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
+    if lead_status.lead.is_none() {
+        // A kill cut them off. The next launch records the same.
+        totals.settle_open_requests();
+    }
+    if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
+        workspace.location.config()?.select(Some(&team))?;
+    }
+    let (budgets, prices) = spec.as_ref().map(|spec| (Budgets::of(spec), spec.prices.clone())).unwrap_or_default();
+    let mut view = CostView::of(&team, &totals, budgets, &prices);
+    if let Some(spec) = &spec {
+        view.mark_fallbacks(spec);
+    }
+    Ok(view)
+}
+
+/// Resets the counters of a team, chosen as by [`cost`]. They are reset when this returns; after a crash before that, they are as before.
+///
+/// # Errors
+/// A team runs, or the team does not exist.
+pub async fn reset(workspace: &Workspace, team: Option<&str>) -> ApiResult<()> {
+    let lead_status = LeadStatus::with_state(workspace).await?;
+    let (team, _) = chosen_team(workspace, &lead_status, team)?;
+    lead_status.refuse_if_running("reset the counters")?;
+    let led = workspace.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
+    let line = LedgerRecord::new(workspace.now(), LedgerEntry::Reset { team });
+    led.stores.ledger.append(vec![line]).await?;
+    Ok(())
+}
+
+/// The name of the team, and its config if that is valid.
+fn chosen_team(
+    workspace: &Workspace,
+    lead_status: &LeadStatus,
+    named: Option<&str>,
+) -> ApiResult<(String, Option<TeamSpec>)> {
+    let name = lead_status.team_name(named.map(str::to_owned).as_ref());
+    let spec = workspace.location.team_if_valid(name.as_deref());
+    match spec.as_ref().map(|spec| spec.name.to_string()).or(name) {
+        Some(team) => Ok((team, spec)),
+        None => Err(choice_refusal(workspace)),
+    }
 }
 
 /// The usage of a team.
@@ -167,7 +225,7 @@ impl CostView {
 mod tests {
     use super::*;
     use crate::domain::agent::transcript::Usage;
-    use crate::domain::team::budget::{LedgerEntry, UsageKey};
+    use crate::domain::team::budget::UsageKey;
 
     #[test]
     fn bill_is_kept_beside_usage_without_price() {

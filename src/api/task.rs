@@ -4,6 +4,7 @@ mod add;
 mod change;
 mod claim;
 mod complete;
+mod context;
 mod diff;
 
 use std::collections::{BTreeMap, HashSet};
@@ -14,6 +15,7 @@ pub use add::{StartObstacles, add, import, start_obstacles};
 pub use change::{DeletedTask, StatusChange, acting_name, board, change, change_each, delete_each, edit, find};
 pub use claim::{ClaimOrder, ClaimOutcome, claim};
 pub use complete::complete;
+pub use context::{abandoned_tasks, load as load_context};
 pub use diff::Changes;
 
 use super::team::LeadHealth;

@@ -1,9 +1,13 @@
 //! A team at one moment: its state, its process and its members.
 
+mod status;
+
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
+
+pub use status::{TeamStatus, choice_refusal, live_member, starts_at_next_launch};
 
 use crate::domain::log::event::TaskCounts;
 use crate::domain::task::TaskId;

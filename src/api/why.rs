@@ -2,11 +2,13 @@
 //! The obstacles come from `domain::dependencies`, which decides claims too.
 
 mod completed;
+mod question;
 mod reason;
 
 use std::collections::HashMap;
 use std::iter::successors;
 
+pub use question::{Why, why};
 pub use reason::{
     BlockingCause, BlockingTask, ClaimReason, CompletionFact, Holder, Lease, MemberCapabilities, MemberWait,
     NoClaimant, Reason, StoppedMember, TeamReason,

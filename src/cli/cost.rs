@@ -3,15 +3,9 @@
 use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
-use crate::api::cost::{Budgets, CostView};
-use crate::api::lead_status::LeadStatus;
-use crate::domain::team::budget::{LedgerEntry, LedgerRecord};
-use crate::stores::workspace::OpenMode;
+use crate::api::cost;
 use crate::ui::cost::render;
 use crate::ui::text::one_line;
-
-/// The name of the lead during a reset. No team can start meanwhile.
-const RESETTER: &str = "brigade-cost";
 
 /// Show the tokens and dollars that a team has used
 ///
@@ -32,40 +26,18 @@ impl Cost {
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let lead_status = LeadStatus::with_state(&context.workspace).await?;
-        let name = lead_status.team_name(self.team.as_ref());
-        let spec = context.workspace.location.team_if_valid(name.as_deref());
-        let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
-            return Err(super::team::team_choice_error(context));
-        };
+        let team = self.team.as_deref();
         if self.reset {
-            reset(context, &lead_status, &team).await?;
+            cost::reset(&context.workspace, team).await?;
         }
-        let mut totals = context.workspace.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
-        if lead_status.lead.is_none() {
-            // A kill cut them off. The next launch records the same.
-            totals.settle_open_requests();
-        }
-        if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
-            context.workspace.location.config()?.select(Some(&team))?;
-        }
-        let (budgets, prices) = spec.as_ref().map(|spec| (Budgets::of(spec), spec.prices.clone())).unwrap_or_default();
-        let mut view = CostView::of(&team, &totals, budgets, &prices);
-        if let Some(spec) = &spec {
-            view.mark_fallbacks(spec);
-        }
+        let view = cost::cost(&context.workspace, team).await?;
         context.output.answer(&view, || {
-            let reset =
-                if self.reset { format!("the counters of {} are reset\n", one_line(&team)) } else { String::new() };
+            let reset = if self.reset {
+                format!("the counters of {} are reset\n", one_line(&view.team))
+            } else {
+                String::new()
+            };
             reset + &render(&view, context.output.columns)
         })
     }
-}
-
-async fn reset(context: &Context, lead_status: &LeadStatus, team: &str) -> CliResult<()> {
-    lead_status.refuse_if_running("reset the counters")?;
-    let led = context.workspace.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
-    let line = LedgerRecord::new(context.workspace.now(), LedgerEntry::Reset { team: team.to_owned() });
-    led.stores.ledger.append(vec![line]).await?;
-    Ok(())
 }

@@ -4,9 +4,9 @@ use super::consent::{self, TrustFlag};
 use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
-use super::team::team_choice_error;
 use crate::api::lead_status::LeadStatus;
 use crate::api::merge::{Merged, TakeOver, TeamBranch};
+use crate::api::team::choice_refusal;
 use crate::domain::git::dropped_lines::short_commit;
 use crate::domain::log::event::Notice;
 use crate::domain::team::team_spec::TeamSpec;
@@ -53,7 +53,7 @@ impl Merge {
         }
         let config = context.workspace.location.config()?;
         config.select(name.as_deref())?;
-        Err(team_choice_error(context))
+        Err(choice_refusal(&context.workspace).into())
     }
 }
 

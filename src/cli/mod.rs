@@ -46,7 +46,6 @@ pub(crate) mod signals;
 mod state;
 mod stop;
 mod surface;
-mod task_context;
 mod tasks;
 mod team;
 mod transcript;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::error::CliResult;
 use super::footer::Footer;
 use super::output::Output;
-use super::team::live_member;
+use crate::api::team::live_member;
 use crate::domain::log::event::{Event, EventKind};
 use crate::domain::task::dependencies::count_tasks;
 use crate::domain::team::name::LEAD;

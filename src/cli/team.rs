@@ -1,32 +1,16 @@
 //! `brigade team`.
 
-use std::sync::Arc;
-
 use super::context::Context;
-use super::error::{CliError, CliResult};
+use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::reminders::question_line;
-use super::task_context;
-use crate::api::lead_status::LeadStatus;
 use crate::api::merge::TeamBranch;
 use crate::api::pending::PendingView;
-use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
-use crate::config::TeamFlags;
+use crate::api::task::abandoned_tasks;
+use crate::api::team::{TeamStatus, TeamView};
 use crate::domain::task::Task;
-use crate::domain::task::dependencies::count_tasks;
-use crate::domain::team::approval::Request;
-use crate::domain::team::name::LEAD;
-use crate::domain::team::pending_questions::Question;
-use crate::domain::team::phase::ReportedPhase;
-use crate::domain::team::records::{MemberStatus, RosterMember};
-use crate::domain::team::state::{Mode, SharedState, TeammateReport, TeammateReports};
-use crate::domain::team::state_note::StateNote;
-use crate::domain::team::team_spec::TeamSpec;
-use crate::domain::team::waiting_for::WaitingFor;
-use crate::domain::time::UnixMs;
+use crate::domain::team::state::{Mode, SharedState};
 use crate::ports::{BoardView, LeadObstacle};
-use crate::service::pending::PendingForPerson;
-use crate::stores::workspace::OpenMode;
 use crate::ui::lead_status as lead_text;
 use crate::ui::pending::{PendingNotes, team_branch as team_branch_text};
 use crate::ui::style::warning;
@@ -35,6 +19,9 @@ use crate::ui::text::{join_up_to, one_line};
 
 /// The most tasks that the note about a killed team names.
 const NAMED_MAX: usize = 5;
+
+/// The note about a `brigade run` that was stopped before the end of its session.
+const STOPPED_RUN: &str = "the last run was stopped before its end: `brigade run` continues";
 
 /// Show the team: its state, its members and their work
 #[derive(Debug, clap::Args)]
@@ -49,9 +36,9 @@ impl Team {
     /// # Errors
     /// The team does not exist.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let TeamStatus { team, board, waiting, lead_status, spec } =
-            TeamStatus::read(context, self.team.as_ref()).await?;
-        let answer = context.output.answer(&team, || render(&team, context.workspace.now(), context.output.columns))?;
+        let status = TeamStatus::read(&context.workspace, self.team.as_ref()).await?;
+        let TeamStatus { team, board, waiting, lead_status, spec } = &status;
+        let answer = context.output.answer(team, || render(team, context.workspace.now(), context.output.columns))?;
         let mut warnings = Vec::new();
         if let Some(LeadObstacle { reason, remedy }) = &lead_status.lead_obstacle {
             warnings.push(format!("{reason}; {remedy}"));
@@ -63,7 +50,7 @@ impl Team {
         // The first line of a team that does not run says so, whatever its state.
         let mut pause = if is_running { lead_status.pause() } else { None };
         let other_team = lead_status.other_lead(&team.team).map(|lead| lead_text::other_team(lead, &team.team));
-        let stopped = if is_running { None } else { lead_status.state.as_ref().and_then(stopped_run_note) };
+        let stopped = status.is_stopped_run().then(|| STOPPED_RUN.to_owned());
         if let Some(warning) = lead_status.state.as_ref().and_then(SharedState::unknown_desired_warning) {
             warnings.push(one_line(&warning));
             pause = None;
@@ -71,77 +58,26 @@ impl Team {
         // While the team runs, its branch grows: the end of the run names the work to take over.
         let mut team_branch = None;
         if !is_running
-            && let Some(spec) = &spec
+            && let Some(spec) = spec
             && let Ok(workspace) = context.workspace.location.workspace()
         {
-            let status = TeamBranch::of(spec, &workspace).and_then(|branch| branch.status(Some(&board)).ok());
+            let status = TeamBranch::of(spec, &workspace).and_then(|branch| branch.status(Some(board)).ok());
             team_branch = status.as_ref().and_then(team_branch_text);
         }
-        let killed = killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}"));
+        let killed = killed_team_note(context, team, board).await.map(|note| format!("the team {note}"));
         Ok(answer
-            .notes(PendingNotes { waiting: PendingView::of(&waiting), team_branch }.sentences())
+            .notes(PendingNotes { waiting: PendingView::of(waiting), team_branch }.sentences())
             .notes(other_team.or(killed).or(stopped))
-            .notes(question_notes(&waiting, &team))
+            .notes(status.questions().iter().map(question_line))
             .notes(pause.as_ref().map(lead_text::pause))
             .notes(warnings.iter().map(|text| warning(text))))
-    }
-}
-
-/// A team at one moment, and what was read for it.
-pub(super) struct TeamStatus {
-    pub team: TeamView,
-    pub board: Arc<BoardView>,
-    pub waiting: PendingForPerson,
-    lead_status: LeadStatus,
-    spec: Option<TeamSpec>,
-}
-
-impl TeamStatus {
-    /// Reads the team of this name, else the running one, else the last one.
-    ///
-    /// # Errors
-    /// The team does not exist, or the workspace cannot be read.
-    pub async fn read(context: &Context, named: Option<&String>) -> CliResult<Self> {
-        let lead_status = LeadStatus::with_state(&context.workspace).await?;
-        let name = lead_status.team_name(named);
-        let spec = context.workspace.location.team_if_valid(name.as_deref());
-        let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
-            return Err(team_choice_error(context));
-        };
-        if spec.is_none() && named.is_some() && lead_status.team.as_deref() != Some(&name) {
-            context.workspace.location.config()?.select(Some(&name))?;
-        }
-        let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
-        let roster = stores.roster.read().await?;
-        let board = stores.board.view().await?;
-        let waiting = PendingForPerson::of(&stores).await?;
-        let process = lead_status.process(&name, context.workspace.now());
-        let mut team = assemble(name, process, spec.as_ref(), &lead_status, &roster, &board, &waiting);
-        mark_waiting(&mut team, &waiting);
-        Ok(Self { team, board, waiting, lead_status, spec })
-    }
-}
-
-/// Marks the members that wait for the answer to a plan, a review or a question.
-fn mark_waiting(team: &mut TeamView, waiting: &PendingForPerson) {
-    let rows = team.lead.iter_mut().chain(&mut team.members);
-    for member in rows.filter(|member| matches!(member.phase, ReportedPhase::Idle | ReportedPhase::Work)) {
-        let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
-        // A member at work does not wait for the answer to a question.
-        let is_idle = member.phase == ReportedPhase::Idle;
-        let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
-        let question = question.map(|question| WaitingFor::Person(one_line(&question.text)));
-        // The state file shows plans and reviews a moment later.
-        let is_author = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
-        let approval = waiting.approvals.iter().find(is_author).map(|request| WaitingFor::Other(request.responder()));
-        member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }
 
 /// The note about the tasks that a killed team held, which the next launch continues. `None` if the team runs or held no task.
 pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
-    let held: Vec<String> = task_context::abandoned_tasks(context, view).await.iter().map(task_of_owner).collect();
+    let held: Vec<String> = abandoned_tasks(&context.workspace, view).await.iter().map(task_of_owner).collect();
     let named = join_up_to(held.iter(), NAMED_MAX);
     if team.process.running || held.is_empty() {
         return None;
@@ -149,148 +85,4 @@ pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &
     let is_one_run = team.state.desired.is_some_and(Mode::is_one_shot);
     let command = if is_one_run { "run" } else { "up" };
     Some(format!("was killed while it worked: `brigade {command}` continues {named}"))
-}
-
-/// The note about a `brigade run` that was stopped before the end of its session.
-fn stopped_run_note(state: &SharedState) -> Option<String> {
-    let is_stopped = state.reason() == StateNote::OneSession;
-    is_stopped.then(|| "the last run was stopped before its end: `brigade run` continues".to_owned())
-}
-
-/// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.
-fn question_notes(waiting: &PendingForPerson, team: &TeamView) -> Vec<String> {
-    let by_mail = waiting.questions.iter().map(question_line);
-    let has_mail_of_lead = waiting.questions.iter().any(|question| question.from == LEAD);
-    let by_lead = match team.lead.as_ref().and_then(|lead| lead.waiting_for.as_ref()) {
-        Some(WaitingFor::Person(text)) if !has_mail_of_lead => {
-            let question = Question { id: None, from: LEAD.to_owned(), text: text.clone() };
-            Some(question_line(&question))
-        }
-        _ => None,
-    };
-    by_mail.chain(by_lead).collect()
-}
-
-/// The error of a command that cannot choose a team.
-pub(super) fn team_choice_error(context: &Context) -> CliError {
-    let config = match context.workspace.location.config() {
-        Ok(config) => config,
-        Err(error) => return error.into(),
-    };
-    // A team with an invalid config cannot be chosen.
-    match config.select(None).and_then(|name| config.team(&name, &TeamFlags::default())) {
-        Err(error) => error.into(),
-        Ok(_) => CliError::usage("cannot choose a team").hint("add the name of the team to the command"),
-    }
-}
-
-/// The view of a team, from its config, its roster, the state file and the board.
-fn assemble(
-    team: String,
-    process: TeamProcess,
-    spec: Option<&TeamSpec>,
-    lead_status: &LeadStatus,
-    roster: &[RosterMember],
-    view: &BoardView,
-    waiting: &PendingForPerson,
-) -> TeamView {
-    let is_running = process.running;
-    let reports = lead_status.state.as_ref().map(|state| state.teammates_of(&team)).unwrap_or_default();
-    let mut members: Vec<MemberView> = Vec::new();
-    let mut add = |name: &str, role: &str, phase: ReportedPhase| {
-        if !members.iter().any(|member| member.name.eq_ignore_ascii_case(name)) {
-            members.push(MemberView { name: name.into(), role: role.into(), phase, ..MemberView::default() });
-        }
-    };
-    for member in spec.iter().flat_map(|spec| &spec.members) {
-        add(member.name.as_str(), &member.role, ReportedPhase::Stopped);
-    }
-    for member in roster {
-        // The rows of a team that has ended may be older than its config.
-        let is_member = member.spawned_in(&team).is_some() || is_running || spec.is_none();
-        if member.is_outside() || (is_member && member.is_colleague_in(&team)) {
-            add(&member.name, &member.role, phase_of(member, is_running));
-        }
-    }
-    for member in &mut members {
-        let configured = spec.and_then(|spec| spec.members.iter().find(|one| one.name.as_str() == member.name));
-        member.budget = configured.map(|member| member.budget).unwrap_or_default();
-        match reports.get(&member.name) {
-            Some(report) => fill(member, report, is_running, view),
-            None if is_running && starts_at_next_launch(spec, &reports, &member.name) => {
-                member.waiting_for = Some(WaitingFor::Other("the next launch".to_owned()));
-            }
-            None => {}
-        }
-    }
-    let state = lead_status.state.as_ref();
-    let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
-        let mut lead = MemberView { name: LEAD.into(), phase: ReportedPhase::Stopped, ..MemberView::default() };
-        fill(&mut lead, &*state.lead()?, is_running, view);
-        lead.budget = spec.map(|spec| spec.lead.budget).unwrap_or_default();
-        Some(lead)
-    });
-    TeamView {
-        team,
-        state: state.map(state_of).unwrap_or_default(),
-        task_counts: Some(count_tasks(view.tasks.values().map(Arc::as_ref), view)),
-        answers_needed: waiting.answers_needed(),
-        waiting_for: if is_running { state.and_then(SharedState::waiting_for) } else { None },
-        process,
-        lead,
-        members,
-    }
-}
-
-/// The part of the state file that the view of a team shows.
-fn state_of(state: &SharedState) -> TeamState {
-    TeamState {
-        desired: Some(state.desired),
-        current: Some(state.current),
-        set_by: state.set_by.clone(),
-        note: state.note.clone(),
-    }
-}
-
-/// The phase of a member by its row in the roster. An agent of another program runs without the team.
-fn phase_of(member: &RosterMember, is_running: bool) -> ReportedPhase {
-    match member.status {
-        _ if !is_running && !member.is_outside() => ReportedPhase::Stopped,
-        MemberStatus::Working => ReportedPhase::Work,
-        MemberStatus::Idle => ReportedPhase::Idle,
-        MemberStatus::Shutdown => ReportedPhase::Stopped,
-    }
-}
-
-/// Returns true if this member of the config is not in the running team, which has these reports. Before its first report it has none.
-pub(super) fn starts_at_next_launch(spec: Option<&TeamSpec>, reports: &TeammateReports, name: &str) -> bool {
-    let is_member = spec.is_some_and(|spec| spec.members.iter().any(|member| member.name.is_same(name)));
-    is_member && !reports.is_empty() && !reports.keys().any(|known| known.eq_ignore_ascii_case(name))
-}
-
-/// The view of a member of a running team. A member without a report has not started yet.
-pub(super) fn live_member(name: &str, report: Option<&TeammateReport>, board: &BoardView) -> MemberView {
-    let mut member = MemberView { name: name.to_owned(), ..MemberView::default() };
-    if let Some(report) = report {
-        fill(&mut member, report, true, board);
-    }
-    member
-}
-
-/// Fills in a member's report from the state file; for a stopped team only usage and heartbeat.
-fn fill(member: &mut MemberView, report: &TeammateReport, is_running: bool, view: &BoardView) {
-    member.role.clone_from(&report.role);
-    member.tokens = report.tokens;
-    member.cost_usd = report.cost_usd;
-    member.heartbeat = UnixMs::from_iso(&report.heartbeat);
-    if !is_running {
-        return;
-    }
-    member.phase = report.phase;
-    member.task = report.task;
-    member.attempt = report.attempt;
-    member.subject = report.task.and_then(|task| view.tasks.get(&task)).map(|task| task.subject.clone());
-    member.since = UnixMs::from_iso(&report.since);
-    member.waiting_for.clone_from(&report.waiting_for);
-    member.fallback.clone_from(&report.fallback);
 }

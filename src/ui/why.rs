@@ -326,7 +326,10 @@ fn team(reason: &TeamReason) -> Sentence {
         TeamReason::BudgetSpent { note, is_running } => {
             let launch = if *is_running { "" } else { "\nthen: `brigade up`" };
             let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
-            hinted(format!("The team is paused: {note}."), format!("{hint}\nthen: `brigade state continuous`{launch}"))
+            hinted(
+                format!("The team is paused: {}.", one_line(note)),
+                format!("{hint}\nthen: `brigade state continuous`{launch}"),
+            )
         }
         TeamReason::NoTeam => hinted("No team is running in this workspace.", "`brigade up`, or `brigade run`"),
         TeamReason::Silent { health, pid } => silent_lead(*health, *pid),

@@ -2,8 +2,8 @@
 
 use super::{Finding, fail, ok, warn};
 use crate::api::refusal::restore_hint;
+use crate::api::task::abandoned_tasks;
 use crate::cli::context::Context;
-use crate::cli::task_context;
 use crate::domain::task::TaskId;
 use crate::domain::task::dependencies::{find_cycles, unfinished_blockers};
 use crate::ports::BoardView;
@@ -59,7 +59,7 @@ pub(super) async fn check_board(context: &Context) -> Vec<Finding> {
 
 /// Reports the tasks of dead workers.
 async fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Finding> {
-    let ids: Vec<TaskId> = task_context::abandoned_tasks(context, view).await.iter().map(|task| task.id).collect();
+    let ids: Vec<TaskId> = abandoned_tasks(&context.workspace, view).await.iter().map(|task| task.id).collect();
     if ids.is_empty() {
         return None;
     }

@@ -1,10 +1,9 @@
 //! `brigade tasks` and `brigade tasks list`.
 
-use crate::api::task::document;
+use crate::api::task::{document, load_context};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
-use crate::cli::task_context;
 use crate::domain::task::claim_queue::is_claimable;
 use crate::domain::task::dependencies::is_blocked;
 use crate::domain::task::{Task, TaskStatus};
@@ -91,7 +90,7 @@ impl List {
             let documents: Vec<_> = chosen.iter().map(|task| document(task)).collect();
             context.output.answer(&documents, String::new)?
         } else {
-            let task_context = task_context::load(context, &view).await?;
+            let task_context = load_context(&context.workspace, &view).await?;
             let text = tasks::list(chosen.iter().copied(), &task_context, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?.notes(tasks::no_script_note(chosen.iter().copied(), &task_context))

@@ -6,7 +6,6 @@ use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
-use crate::cli::task_context;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::approval::Request;
 use crate::service::approvals::current_approvals;
@@ -36,7 +35,7 @@ impl Show {
         }
         let view = board.view().await?;
         let workspace = context.workspace.location.workspace()?;
-        let task_context = task_context::load(context, &view).await?;
+        let task_context = task::load_context(&context.workspace, &view).await?;
         let approvals =
             current_approvals(&context.workspace.stores(OpenMode::ReadOnly).await?, context.workspace.now()).await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::api::team::{MemberView, TeamView};
+use crate::api::task::load_context;
+use crate::api::team::{MemberView, TeamStatus, TeamView};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::task_context;
-use crate::cli::team::{TeamStatus, killed_team_note};
+use crate::cli::team::killed_team_note;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::message::Message;
@@ -90,11 +90,12 @@ impl Snapshot {
         columns: usize,
         list_columns: usize,
     ) -> CliResult<Self> {
-        let status = TeamStatus::read(context, team).await?;
+        let status = TeamStatus::read(&context.workspace, team).await?;
         let now = context.workspace.now();
         let board = &status.board;
         let board_tasks: Vec<&Task> = board.tasks.values().map(Arc::as_ref).collect();
-        let text = tasks::list(board_tasks.iter().copied(), &task_context::load(context, board).await?, list_columns);
+        let text =
+            tasks::list(board_tasks.iter().copied(), &load_context(&context.workspace, board).await?, list_columns);
         let task = |task: &&Task| Item::Task(task.id, task.owner.clone());
         let team = &status.team;
         let killed = killed_team_note(context, team, board).await.map(|note| context.hint(&note));

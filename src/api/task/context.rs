@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::context::Context;
-use super::error::CliResult;
+use super::TaskContext;
+use crate::api::ApiResult;
 use crate::api::lead_status::LeadStatus;
 use crate::api::members::candidates;
-use crate::api::task::TaskContext;
+use crate::api::workspace::Workspace;
 use crate::domain::task::Task;
 use crate::ports::BoardView;
 use crate::service::pending::PendingForPerson;
@@ -17,33 +17,33 @@ use crate::stores::workspace::OpenMode;
 ///
 /// # Errors
 /// The approvals cannot be read.
-pub(super) async fn load<'v>(context: &Context, view: &'v BoardView) -> CliResult<TaskContext<'v>> {
-    let pending = PendingForPerson::of(&context.workspace.stores(OpenMode::ReadOnly).await?).await?;
+pub async fn load<'v>(workspace: &Workspace, view: &'v BoardView) -> ApiResult<TaskContext<'v>> {
+    let pending = PendingForPerson::of(&workspace.stores(OpenMode::ReadOnly).await?).await?;
     Ok(TaskContext {
-        live_workers: live_workers(context, view).await,
+        live_workers: live_workers(workspace, view).await,
         approvals: pending.approvals,
         questions: pending.questions,
-        candidates: context.workspace.location.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
-        ..TaskContext::of(view, context.workspace.now())
+        candidates: workspace.location.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
+        ..TaskContext::of(view, workspace.now())
     })
 }
 
 /// The tasks in progress whose worker has died.
-pub(super) async fn abandoned_tasks<'v>(context: &Context, view: &'v BoardView) -> Vec<&'v Task> {
-    let live_workers = live_workers(context, view).await;
-    let task_context = TaskContext { live_workers, ..TaskContext::of(view, context.workspace.now()) };
+pub async fn abandoned_tasks<'v>(workspace: &Workspace, view: &'v BoardView) -> Vec<&'v Task> {
+    let live_workers = live_workers(workspace, view).await;
+    let task_context = TaskContext { live_workers, ..TaskContext::of(view, workspace.now()) };
     let tasks = view.tasks.values().map(Arc::as_ref);
     tasks.filter(|task| task_context.is_abandoned(task)).collect()
 }
 
 /// Returns the ids of the live workers; `None` if they cannot be read. Also `None` if no worker has a claim, because then they do not
 /// matter.
-async fn live_workers(context: &Context, view: &BoardView) -> Option<HashSet<String>> {
+async fn live_workers(workspace: &Workspace, view: &BoardView) -> Option<HashSet<String>> {
     let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
     if !view.tasks.values().any(|task| has_worker(task)) {
         return None;
     }
-    let lead_status = LeadStatus::of(&context.workspace).await.ok()?;
+    let lead_status = LeadStatus::of(workspace).await.ok()?;
     let Some(mark) = lead_status.surrounding_team_mark else {
         return Some(lead_status.workers.into_iter().collect());
     };
