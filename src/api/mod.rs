@@ -11,6 +11,8 @@
 //! | [`lead_status`] | the team that runs, and the process of its lead |
 //! | [`members`] | the members of the teams: their names, their inboxes, and their claims |
 //! | [`run`] | the runs in the event log, and the choice of one |
+//! | [`inbox`] | the mail of a person, a member, or an agent of another program |
+//! | [`approval`] | the requests that wait for approval, and their answers |
 //! | [`pending`] | the messages, plans and reviews that wait for the person |
 //! | [`merge`] | the branch of a team, and how its work is taken over |
 //! | [`stop`] | stops the team or a teammate |
@@ -25,8 +27,10 @@
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
+pub mod approval;
 pub mod clean;
 pub mod cost;
+pub mod inbox;
 pub mod lead_status;
 pub mod location;
 pub mod members;

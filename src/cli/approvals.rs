@@ -1,7 +1,6 @@
 //! `brigade plan`, `brigade review` and `brigade permission`: list, show and answer the requests that wait for approval.
 
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::arguments::text;
 use super::consent::{ask_for_consent, may_ask};
@@ -9,16 +8,10 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pager::page_answer;
+use crate::api::approval::{self, Decision, RequestView};
 use crate::api::lead_status::LeadStatus;
 use crate::api::task::Changes;
-use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
-use crate::domain::team::name::HUMAN;
-use crate::domain::text::suggestion::did_you_mean;
-use crate::git::GitRepository;
-use crate::ports::StoreError;
-use crate::service;
-use crate::service::approvals::{Responder, current_approvals};
-use crate::stores::workspace::OpenMode;
+use crate::domain::team::approval::{Request, RequestKind};
 use crate::ui::command_form::shell_word;
 use crate::ui::lead_status::delivery;
 use crate::ui::text::{one_line, printable};
@@ -190,27 +183,19 @@ impl Permission {
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
             Some(PermissionCommand::Show { id, digest }) => {
-                let approvals = load(context).await?;
-                let request = find(&approvals, kind, id.as_deref())?;
+                let approvals = approval::approvals(&context.workspace).await?;
+                let request = approval::find(&approvals, kind, id.as_deref())?;
                 if digest.is_some_and(|digest| digest != request.digest()) {
                     return Err(CliError::refused("cannot show the call: it was changed"));
                 }
                 show_request(context, request, false).await
             }
-            Some(PermissionCommand::Approve { .. } | PermissionCommand::Reject { .. })
-                if LeadStatus::of(&context.workspace).await?.lead.is_none() =>
-            {
-                Err(CliError::refused("cannot answer: no team runs, and a call waits only while its team runs")
-                    .hint("`brigade run` continues the work; the agent asks again if it still needs the call"))
-            }
             Some(PermissionCommand::Approve { id, digest, for_run }) => {
-                let digest = digest.as_deref();
-                let decision = service::approvals::Answer { approve: true, feedback: None, for_run, digest };
+                let decision = Decision { approve: true, digest, for_run, ..Decision::default() };
                 answer(context, kind, id.as_deref(), decision).await
             }
             Some(PermissionCommand::Reject { id, feedback, for_run }) => {
-                let feedback = feedback.as_deref();
-                let decision = service::approvals::Answer { approve: false, feedback, for_run, digest: None };
+                let decision = Decision { feedback, for_run, ..Decision::default() };
                 answer(context, kind, id.as_deref(), decision).await
             }
         }
@@ -223,15 +208,13 @@ impl AnswerCommand {
             Self::Approve { id, feedback } => (id, true, feedback),
             Self::Reject { id, feedback } => (id, false, feedback),
         };
-        let feedback = feedback.as_deref();
-        let decision = service::approvals::Answer { approve, feedback, for_run: false, digest: None };
+        let decision = Decision { approve, feedback, ..Decision::default() };
         answer(context, kind, id.as_deref(), decision).await
     }
 }
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
-    let stores = context.workspace.stores(OpenMode::ReadOnly).await?;
-    let approvals = current_approvals(&stores, context.workspace.now()).await?;
+    let approvals = approval::approvals(&context.workspace).await?;
     let open: Vec<&Request> = approvals.open(kind).collect();
     let now = context.workspace.now();
     let columns = context.output.columns;
@@ -243,28 +226,10 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     })
 }
 
-/// A request as JSON. It has the whole call, and so its digest.
-#[derive(Debug, Serialize)]
-struct RequestView<'a> {
-    #[serde(flatten)]
-    request: &'a Request,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    digest: Option<String>,
-}
-
-impl<'a> RequestView<'a> {
-    fn of(request: &'a Request) -> Self {
-        Self { request, digest: (request.kind == RequestKind::Permission).then(|| request.digest()) }
-    }
-}
-
-async fn load(context: &Context) -> CliResult<Approvals> {
-    Ok(current_approvals(&context.workspace.stores(OpenMode::ReadOnly).await?, context.workspace.now()).await?)
-}
-
 /// Shows a request in full. A review has the diff of the work, or only its summary.
 async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
-    show_request(context, find(&load(context).await?, kind, id)?, is_summary).await
+    let approvals = approval::approvals(&context.workspace).await?;
+    show_request(context, approval::find(&approvals, kind, id)?, is_summary).await
 }
 
 async fn show_request(context: &Context, request: &Request, is_summary: bool) -> CliResult<CommandAnswer> {
@@ -322,38 +287,19 @@ async fn answer(
     context: &Context,
     kind: RequestKind,
     id: Option<&str>,
-    decision: service::approvals::Answer<'_>,
+    decision: Decision,
 ) -> CliResult<CommandAnswer> {
-    let stores = context.workspace.stores(OpenMode::Write).await?;
-    let approvals = current_approvals(&stores, context.workspace.now()).await?;
-    let request = find(&approvals, kind, id)?;
-    let id = request.id.clone();
-    let approve = decision.approve;
-    let asked_digest = if approve && decision.digest.is_none() { ask_about_cut_call(context, request)? } else { None };
-    let feedback = decision.feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
-    // Two terminals of the same person are two responders.
-    let process = format!("{HUMAN} {}", std::process::id());
-    let by = Responder { name: HUMAN, process: &process };
-    let digest = decision.digest.or(asked_digest.as_deref());
-    let decision = service::approvals::Answer { feedback, digest, ..decision };
-    let given = service::approvals::send_answer(&context.workspace.outbox(&stores), by, &id, kind, decision).await;
-    let given = given.map_err(|error| refused(error, kind, &id))?;
-    let from = one_line(&given.request.from);
-    let word = if approve { "approved" } else { "rejected" };
-    let data =
-        serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
+    let word = if decision.approve { "approved" } else { "rejected" };
+    let show = |request: &Request| ask_about_cut_call(context, request);
+    let given = approval::answer(&context.workspace, kind, id, decision, show).await?;
     let notice = match kind {
         RequestKind::Permission => "continues",
         _ if given.message.is_some() => "is notified",
         _ => "has no inbox and is not notified",
     };
-    let text = || format!("{} {} {word}; {from} {notice}\n", kind.noun(), one_line(&id));
-    let answer = context.output.answer(&data, text)?;
-    if given.message.is_none() {
-        return Ok(answer);
-    }
-    let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
-    Ok(answer.notes(delivery(lead_status.delivery(), "answer")))
+    let (id, from) = (one_line(&given.id), one_line(&given.from));
+    let answer = context.output.answer(&given, || format!("{} {id} {word}; {from} {notice}\n", kind.noun()))?;
+    Ok(answer.notes(delivery(given.delivery, "answer")))
 }
 
 /// Shows a call that does not fit on one line to the person at the terminal, and asks. Returns its digest; `None` without a question.
@@ -372,49 +318,4 @@ fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<
     }
     let [_, _, reject] = approvals::commands(request, None);
     Err(CliError::refused("the call is not allowed: you did not answer yes").hint(format!("{reject} refuses it")))
-}
-
-fn refused(error: StoreError, kind: RequestKind, id: &str) -> CliError {
-    let is_not_seen = matches!(&error, StoreError::Request(RequestError::NotSeen { .. }));
-    let is_answered = matches!(&error, StoreError::Request(RequestError::AlreadyAnswered { .. }));
-    let is_busy = matches!(&error, StoreError::Request(RequestError::BeingAnswered { .. }));
-    let error = CliError::from(error);
-    let id = shell_word(id);
-    match (is_answered, is_busy) {
-        _ if is_not_seen => error.hint(format!(
-            "`brigade permission show {id}` shows the call and its digest, then `brigade permission approve {id} --digest DIGEST`"
-        )),
-        (true, _) => error.hint("to write to the teammate instead: `brigade send NAME TEXT`"),
-        (_, true) => error.hint(format!("to see the answer in a moment: `brigade {} show`", kind.noun())),
-        _ => error,
-    }
-}
-
-/// The request with this id, or the only one that waits.
-fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
-    let noun = kind.noun();
-    let open: Vec<&Request> = approvals.open(kind).collect();
-    let named = |requests: &[&Request]| {
-        let names: Vec<String> =
-            requests.iter().map(|request| format!("{} (from {})", request.id, one_line(&request.from))).collect();
-        names.join(", ")
-    };
-    let Some(id) = id.map(|id| id.trim().trim_start_matches('#')) else {
-        return match open.as_slice() {
-            [] => Err(CliError::refused(format!("no {noun} waits for an answer"))),
-            [request] => Ok(request),
-            several => {
-                let message = format!("cannot choose a {noun}: {} wait: {}", several.len(), named(several));
-                let first = one_line(&several[0].id);
-                Err(CliError::usage(message).hint(format!("`brigade {noun} show {first}`")))
-            }
-        };
-    };
-    let is_it = |request: &&Request| request.kind == kind && request.id == id;
-    if let Some(request) = approvals.requests.iter().find(is_it) {
-        return Ok(request);
-    }
-    let hint = did_you_mean(id, open.iter().map(|request| request.id.as_str()))
-        .unwrap_or_else(|| format!("`brigade {noun}` lists those that wait for an answer"));
-    Err(CliError::refused(format!("there is no {noun} `{}`", one_line(id))).hint(hint))
 }

@@ -6,15 +6,14 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
 use super::tools::McpToolEntry;
+use crate::api::inbox::UnreadMail;
 use crate::api::outside_agent::OutsideAgent;
 use crate::cli::arguments::ActingAs;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::inbox::UnreadMail;
 use crate::cli::output::{Color, Output};
 use crate::domain::task::TaskId;
 use crate::domain::team::phase::ClaimRef;
-use crate::stores::workspace::OpenMode;
 use crate::ui::text::WIDTH_UNBOUNDED;
 
 /// The number of times that a claim is renewed within its lease.
@@ -88,8 +87,7 @@ impl ServedAgent {
     async fn confirm_mail(&self, context: &Context, called_at: Instant) -> CliResult<()> {
         let confirmed = self.held.lock().await.mail.take_if(|(_, returned_at)| *returned_at < called_at);
         let Some((mail, _)) = confirmed else { return Ok(()) };
-        let stores = context.workspace.stores(OpenMode::Write).await?;
-        mail.settle(&stores, self.identity.name.as_str(), context.workspace.now()).await
+        Ok(mail.settle(&context.workspace).await?)
     }
 
     /// Renews the claim repeatedly, while this process lives.

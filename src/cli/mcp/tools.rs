@@ -13,10 +13,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::ServedAgent;
+use crate::api::inbox::UnreadMail;
 use crate::api::task::acting_name;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::inbox::{UnreadMail, render_messages};
+use crate::cli::inbox::render_messages;
 use crate::cli::output::CommandAnswer;
 use crate::cli::tasks::add::add;
 use crate::cli::tasks::change::{change, holder_or_person};
@@ -29,7 +30,6 @@ use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::team_spec::ToolLimits;
 use crate::domain::text::bound;
 use crate::service::completion::TaskReport;
-use crate::stores::workspace::OpenMode;
 use crate::tools::arguments::ArgumentSchema;
 use crate::tools::table::Audience;
 
@@ -293,8 +293,7 @@ impl AgentTool for ReadInbox {
 
     async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
         let mut held = agent.held.lock().await;
-        let stores = context.workspace.stores(OpenMode::Write).await?;
-        let mut mail = UnreadMail::take(&stores, agent.identity.name.as_str()).await?;
+        let mut mail = UnreadMail::take(&context.workspace, agent.identity.name.as_str()).await?;
         if mail.new.is_empty() {
             return Ok("no mail waits for you".to_owned());
         }

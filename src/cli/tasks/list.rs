@@ -1,6 +1,6 @@
 //! `brigade tasks` and `brigade tasks list`.
 
-use crate::api::task::{document, load_context};
+use crate::api::task::{self, document, load_context};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
@@ -8,7 +8,6 @@ use crate::domain::task::claim_queue::is_claimable;
 use crate::domain::task::dependencies::is_blocked;
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::BoardView;
-use crate::stores::workspace::OpenMode;
 use crate::ui::style::{DIM, paint};
 use crate::ui::tasks;
 use crate::ui::text::count;
@@ -75,8 +74,7 @@ impl List {
     }
 
     pub(in crate::cli) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let board = context.workspace.board(OpenMode::ReadOnly).await?;
-        let view = board.view().await?;
+        let view = task::board(&context.workspace).await?;
         let now = context.workspace.now();
         let chosen: Vec<&Task> = view
             .tasks

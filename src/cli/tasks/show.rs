@@ -1,6 +1,7 @@
 //! `brigade tasks show`.
 
 use super::change::tasks_answer;
+use crate::api::approval::approvals;
 use crate::api::task;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
@@ -8,8 +9,6 @@ use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::approval::Request;
-use crate::service::approvals::current_approvals;
-use crate::stores::workspace::OpenMode;
 use crate::ui::tasks;
 
 /// Show all details of tasks
@@ -27,17 +26,15 @@ impl Show {
     }
 
     pub(in crate::cli) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let board = context.workspace.board(OpenMode::ReadOnly).await?;
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
             // One by one, because this reports errors in a task that is not in the view.
-            shown.push(board.get(*id).await?);
+            shown.push(task::find(&context.workspace, *id).await?);
         }
-        let view = board.view().await?;
+        let view = task::board(&context.workspace).await?;
         let workspace = context.workspace.location.workspace()?;
         let task_context = task::load_context(&context.workspace, &view).await?;
-        let approvals =
-            current_approvals(&context.workspace.stores(OpenMode::ReadOnly).await?, context.workspace.now()).await?;
+        let approvals = approvals(&context.workspace).await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = approvals.about(task.id).collect();

@@ -1,0 +1,156 @@
+//! The requests that wait for approval: plans, reviews and permissions. An approval is an answer to a request.
+
+use serde::Serialize;
+
+use super::lead_status::{Delivery, LeadStatus};
+use super::refusal::{ApiResult, Refusal};
+use super::workspace::Workspace;
+use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
+use crate::domain::team::name::HUMAN;
+use crate::domain::text::suggestion::did_you_mean;
+use crate::ports::StoreError;
+use crate::service::approvals::{Answer, Responder, current_approvals, send_answer};
+use crate::stores::workspace::OpenMode;
+use crate::ui::command_form::shell_word;
+use crate::ui::text::one_line;
+
+/// A request for front ends. It has the whole call of a permission, and its digest.
+#[derive(Debug, Clone, Serialize)]
+pub struct RequestView<'a> {
+    /// The request, with its answer.
+    #[serde(flatten)]
+    pub request: &'a Request,
+    /// The digest of the call of a permission. An approval of a call that does not fit on one line names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+impl<'a> RequestView<'a> {
+    /// Returns the view of a request.
+    pub fn of(request: &'a Request) -> Self {
+        Self { request, digest: (request.kind == RequestKind::Permission).then(|| request.digest()) }
+    }
+}
+
+/// Returns all requests, also answered ones. The open permissions of a team that was killed count as withdrawn.
+///
+/// # Errors
+/// The workspace cannot be read.
+pub async fn approvals(workspace: &Workspace) -> ApiResult<Approvals> {
+    Ok(current_approvals(&workspace.stores(OpenMode::ReadOnly).await?, workspace.now()).await?)
+}
+
+/// Returns the request of this kind with this id, or without an id the only one that waits.
+///
+/// # Errors
+/// There is no such request, or several wait and none is named.
+pub fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> ApiResult<&'a Request> {
+    let noun = kind.noun();
+    let open: Vec<&Request> = approvals.open(kind).collect();
+    let Some(id) = id.map(|id| id.trim().trim_start_matches('#')) else {
+        return match open.as_slice() {
+            [] => Err(Refusal::refused(format!("no {noun} waits for an answer"))),
+            [request] => Ok(request),
+            several => {
+                let name = |request: &&Request| format!("{} (from {})", request.id, one_line(&request.from));
+                let names = several.iter().map(name).collect::<Vec<_>>().join(", ");
+                let first = one_line(&several[0].id);
+                Err(Refusal::invalid(format!("cannot choose a {noun}: {} wait: {names}", several.len()))
+                    .next(format!("`brigade {noun} show {first}`")))
+            }
+        };
+    };
+    let is_it = |request: &&Request| request.kind == kind && request.id == id;
+    if let Some(request) = approvals.requests.iter().find(is_it) {
+        return Ok(request);
+    }
+    let next = did_you_mean(id, open.iter().map(|request| request.id.as_str()))
+        .unwrap_or_else(|| format!("`brigade {noun}` lists those that wait for an answer"));
+    Err(Refusal::refused(format!("there is no {noun} `{}`", one_line(id))).next(next))
+}
+
+/// The person's answer to a request.
+#[derive(Debug, Clone, Default)]
+pub struct Decision {
+    /// True to approve it.
+    pub approve: bool,
+    /// The necessary changes, or notes.
+    pub feedback: Option<String>,
+    /// True if the answer to a permission also holds for the same calls in the rest of the run.
+    pub for_run: bool,
+    /// The digest of the call that the person saw, if it was shown.
+    pub digest: Option<String>,
+}
+
+/// An answer that was recorded.
+#[derive(Debug, Clone, Serialize)]
+pub struct GivenAnswer {
+    /// The id of the request.
+    pub id: String,
+    /// Its author.
+    pub from: String,
+    /// True if it was approved.
+    pub approve: bool,
+    /// The id of the message with the answer; `None` for a permission, and if the author has no inbox.
+    pub message: Option<String>,
+    /// The time at which the author reads that message.
+    #[serde(skip)]
+    pub delivery: Delivery,
+}
+
+/// Answers a request as the person, once. Without an id it is the only one that waits. For the approval of a call without a digest,
+/// `show` shows the whole call and returns its digest if the person agrees; `None` if it shows nothing.
+///
+/// The answer is sent before it is recorded: after a crash in between, the request can be answered again.
+///
+/// # Errors
+/// As [`find`]. Or the request has an answer, no team waits for the permission, the person did not see the whole call, or `show` fails.
+pub async fn answer<E: From<Refusal>>(
+    workspace: &Workspace,
+    kind: RequestKind,
+    id: Option<&str>,
+    decision: Decision,
+    show: impl FnOnce(&Request) -> Result<Option<String>, E>,
+) -> Result<GivenAnswer, E> {
+    if kind == RequestKind::Permission && LeadStatus::of(workspace).await?.lead.is_none() {
+        let refusal = Refusal::refused("cannot answer: no team runs, and a call waits only while its team runs");
+        let next = "`brigade run` continues the work; the agent asks again if it still needs the call";
+        return Err(refusal.next(next).into());
+    }
+    let stores = workspace.stores(OpenMode::Write).await?;
+    let approvals = current_approvals(&stores, workspace.now()).await.map_err(Refusal::from)?;
+    let request = find(&approvals, kind, id)?;
+    let Decision { approve, feedback, for_run, mut digest } = decision;
+    if approve && digest.is_none() {
+        digest = show(request)?;
+    }
+    // Two terminals of the same person are two responders.
+    let process = format!("{HUMAN} {}", std::process::id());
+    let by = Responder { name: HUMAN, process: &process };
+    let feedback = feedback.as_deref().map(str::trim).filter(|feedback| !feedback.is_empty());
+    let answer = Answer { approve, feedback, for_run, digest: digest.as_deref() };
+    let sent = send_answer(&workspace.outbox(&stores), by, &request.id, kind, answer).await;
+    let sent = sent.map_err(|error| refusal(error, kind, &request.id))?;
+    let delivery = match sent.message {
+        Some(_) => LeadStatus::with_state(workspace).await.unwrap_or_default().delivery(),
+        None => Delivery::Now,
+    };
+    Ok(GivenAnswer { id: request.id.clone(), from: sent.request.from, approve, message: sent.message, delivery })
+}
+
+fn refusal(error: StoreError, kind: RequestKind, id: &str) -> Refusal {
+    let id = shell_word(id);
+    let next = match &error {
+        StoreError::Request(RequestError::NotSeen { .. }) => format!(
+            "`brigade permission show {id}` shows the call and its digest, then `brigade permission approve {id} --digest DIGEST`"
+        ),
+        StoreError::Request(RequestError::AlreadyAnswered { .. }) => {
+            "to write to the teammate instead: `brigade send NAME TEXT`".to_owned()
+        }
+        StoreError::Request(RequestError::BeingAnswered { .. }) => {
+            format!("to see the answer in a moment: `brigade {} show`", kind.noun())
+        }
+        _ => return error.into(),
+    };
+    Refusal::from(error).next(next)
+}
