@@ -127,3 +127,61 @@ pub struct MemberView {
 fn is_unlimited(budget: &Budget) -> bool {
     !budget.is_set()
 }
+
+/// The status of a member, as people see it. The first variants are shown first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VisibleStatus {
+    /// Its process is gone.
+    Dead,
+    /// It reports no progress.
+    Stalled,
+    /// It works on a task or on its mail.
+    Working,
+    /// It waits for a person, a limit, a model or an approval.
+    Waiting,
+    /// It ends its work.
+    Stopping,
+    /// It has not reported yet.
+    Starting,
+    /// It waits for mail or a claimable task.
+    Idle,
+    /// It does not run.
+    Stopped,
+}
+
+impl VisibleStatus {
+    /// Returns the status of a member.
+    pub fn of(member: &MemberView) -> Self {
+        Self::of_phase(member.phase, member.waiting_for.as_ref())
+    }
+
+    /// Returns the status of a member in this phase, which waits for something if `waiting_for` names it.
+    pub fn of_phase(phase: ReportedPhase, waiting_for: Option<&WaitingFor>) -> Self {
+        let waits = waiting_for.is_some_and(|reason| *reason != WaitingFor::MailOrTask);
+        match phase {
+            ReportedPhase::Dead => Self::Dead,
+            ReportedPhase::Stalled => Self::Stalled,
+            ReportedPhase::Work | ReportedPhase::Idle if waits => Self::Waiting,
+            ReportedPhase::Work => Self::Working,
+            ReportedPhase::Idle => Self::Idle,
+            ReportedPhase::Stopping => Self::Stopping,
+            ReportedPhase::Starting => Self::Starting,
+            ReportedPhase::Stopped => Self::Stopped,
+        }
+    }
+
+    /// Returns the word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Stalled => "stalled",
+            Self::Working => "working",
+            Self::Waiting => "waiting",
+            Self::Stopping => "stopping",
+            Self::Starting => "starting",
+            Self::Idle => "idle",
+            Self::Stopped => "stopped",
+        }
+    }
+}

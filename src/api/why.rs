@@ -340,3 +340,34 @@ fn readiness(task: &Task, context: &TaskContext<'_>) -> Reason {
     let members = fit.iter().map(|candidate| candidate.name.clone()).collect();
     Reason::Claimable { members, tasks_before: before.count() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::time::UnixMs;
+    use crate::ports::BoardView;
+
+    #[test]
+    fn reason_json_has_kind_and_facts() {
+        let mut tasks = [1, 2, 3].map(|id| Task::new(TaskId(id), format!("Task {id}")));
+        tasks[0].blocked_by = vec![TaskId(2)];
+        tasks[1].blocked_by = vec![TaskId(3)];
+        tasks[2].requires = vec!["gpu".into()];
+        let tasks = tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
+        let view = BoardView { tasks, ..BoardView::default() };
+        let candidates = vec![ClaimCandidate::of("alice", vec!["coder".into()])];
+        let context = TaskContext { candidates, ..TaskContext::of(&view, UnixMs(0)) };
+        let reasons = explain(TaskId(1), &context);
+        assert_eq!(reasons.iter().map(Reason::kind).collect::<Vec<_>>(), ["blocked", "no_team"]);
+        let members = serde_json::json!([{ "name": "alice", "capabilities": ["coder"] }]);
+        assert_eq!(
+            serde_json::to_value(&reasons[0]).unwrap(),
+            serde_json::json!({
+                "kind": "blocked", "through": [2], "through_more": 0, "waiter": 2, "task": 3, "subject": "Task 3",
+                "cause": "no_claimant", "reason": { "kind": "nobody_fit", "requires": ["gpu"], "members": members },
+            })
+        );
+    }
+}

@@ -8,10 +8,8 @@ use super::cost::grouped;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{cut, duration, width};
-use crate::api::team::MemberView;
+use crate::api::team::{MemberView, VisibleStatus};
 use crate::domain::log::event::TaskCounts;
-use crate::domain::team::phase::ReportedPhase;
-use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::time::UnixMs;
 
 /// The width of the bar, in columns, if the line has room for it.
@@ -61,59 +59,13 @@ pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> 
     lines
 }
 
-/// The status of a member, as people see it. The first variants are shown first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum VisibleStatus {
-    Dead,
-    Stalled,
-    Working,
-    Waiting,
-    Stopping,
-    Starting,
-    Idle,
-    Stopped,
-}
-
-impl VisibleStatus {
-    pub(super) fn of(member: &MemberView) -> Self {
-        Self::of_phase(member.phase, member.waiting_for.as_ref())
-    }
-
-    /// Returns the status of a member in this phase, which waits for something if `waiting_for` names it.
-    pub(super) fn of_phase(phase: ReportedPhase, waiting_for: Option<&WaitingFor>) -> Self {
-        let waits = waiting_for.is_some_and(|reason| *reason != WaitingFor::MailOrTask);
-        match phase {
-            ReportedPhase::Dead => Self::Dead,
-            ReportedPhase::Stalled => Self::Stalled,
-            ReportedPhase::Work | ReportedPhase::Idle if waits => Self::Waiting,
-            ReportedPhase::Work => Self::Working,
-            ReportedPhase::Idle => Self::Idle,
-            ReportedPhase::Stopping => Self::Stopping,
-            ReportedPhase::Starting => Self::Starting,
-            ReportedPhase::Stopped => Self::Stopped,
-        }
-    }
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Dead => "dead",
-            Self::Stalled => "stalled",
-            Self::Working => "working",
-            Self::Waiting => "waiting",
-            Self::Stopping => "stopping",
-            Self::Starting => "starting",
-            Self::Idle => "idle",
-            Self::Stopped => "stopped",
-        }
-    }
-
-    pub(super) fn style(self) -> Style {
-        match self {
-            Self::Dead | Self::Stalled => BAD,
-            Self::Working => BUSY,
-            Self::Waiting | Self::Stopping => WARN,
-            Self::Starting | Self::Idle | Self::Stopped => DIM,
-        }
+/// Returns the style of a status.
+pub(super) fn status_style(status: VisibleStatus) -> Style {
+    match status {
+        VisibleStatus::Dead | VisibleStatus::Stalled => BAD,
+        VisibleStatus::Working => BUSY,
+        VisibleStatus::Waiting | VisibleStatus::Stopping => WARN,
+        VisibleStatus::Starting | VisibleStatus::Idle | VisibleStatus::Stopped => DIM,
     }
 }
 
@@ -136,7 +88,7 @@ fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
         let tokens = if has_tokens { format!("{} tokens", grouped(member.tokens)) } else { String::new() };
         table.row(vec![
             Cell::new(&member.name, BOLD),
-            Cell::new(status.word(), status.style()),
+            Cell::new(status.word(), status_style(status)),
             Cell::new(&text, PLAIN),
             Cell::new(&since, DIM),
             Cell::new(&tokens, DIM),
@@ -267,6 +219,8 @@ mod tests {
 
     use super::*;
     use crate::domain::task::TaskId;
+    use crate::domain::team::phase::ReportedPhase;
+    use crate::domain::team::waiting_for::WaitingFor;
 
     fn member(name: &str, phase: ReportedPhase, task: Option<u64>, waiting_for: Option<&str>) -> MemberView {
         MemberView {

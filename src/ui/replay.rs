@@ -4,14 +4,13 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::live::VisibleStatus;
 use super::style::{BOLD, DIM, WARN, paint};
 use super::tasks;
 use super::team;
 use super::text::{count, cut, duration, elapsed, one_line, wrap};
 use super::timeline::Timeline;
 use crate::api::task::TaskContext;
-use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
+use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView, VisibleStatus};
 use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::log::replay::ReplayState;
 use crate::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};

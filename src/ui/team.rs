@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::cost::grouped;
 use super::lead_status;
-use super::live::{self, VisibleStatus};
+use super::live::{self, status_style};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
-use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView};
+use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView, VisibleStatus};
 use crate::domain::team::state::SetBy;
 use crate::domain::time::UnixMs;
 
@@ -112,7 +112,7 @@ fn status_cell(member: &MemberView) -> Cell {
     let status = VisibleStatus::of(member);
     match &member.fallback {
         Some(model) => Cell::new(&format!("{}, fallback {model}", status.word()), WARN),
-        None => Cell::new(status.word(), status.style()),
+        None => Cell::new(status.word(), status_style(status)),
     }
 }
 
