@@ -96,12 +96,15 @@ fn chosen_team(
 /// The usage of a team.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostView {
+    /// The name of the team.
     pub team: String,
+    /// The usage by member and model.
     pub accounts: Vec<AccountView>,
     /// All tokens.
     pub tokens: u64,
     /// The cost of all usage with a bill or a known price, in US dollars.
     pub usd: f64,
+    /// The budget of the team.
     pub budget: Budget,
     /// The budgets of members.
     pub member_budgets: Vec<MemberBudgetView>,
@@ -116,8 +119,11 @@ pub struct CostView {
 /// The usage of one model by one member.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AccountView {
+    /// The name of the member.
     pub teammate: String,
+    /// The model.
     pub model: String,
+    /// Its requests and tokens.
     #[serde(flatten)]
     pub spend: Spend,
     /// The cost in US dollars; `None` if neither a bill nor the price is known.
@@ -130,22 +136,29 @@ pub struct AccountView {
 /// The budget of a member, and its usage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemberBudgetView {
+    /// The name of the member.
     pub teammate: String,
+    /// The tokens it has used.
     pub tokens: u64,
+    /// The cost of its usage, in US dollars.
     pub usd: f64,
+    /// The most that it may use.
     pub budget: Budget,
 }
 
 /// The tokens of all attempts of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TaskTokensView {
+    /// The number of the task.
     pub task: TaskId,
+    /// The tokens it has used.
     pub tokens: u64,
 }
 
 /// The budgets of a team and of its members.
 #[derive(Debug, Clone, Default)]
 pub struct Budgets {
+    /// That of the team.
     pub team: Budget,
     /// Those of the members that have one, by name.
     pub members: Vec<(String, Budget)>,

@@ -27,6 +27,8 @@
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
+#![warn(missing_docs)]
+
 pub mod approval;
 pub mod clean;
 pub mod cost;

@@ -31,7 +31,9 @@ use crate::ports::{BoardView, QuarantinedTask};
 /// The place of a member in a running team. A team that does not run has all members of its config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
+    /// It runs, or no team runs.
     Here,
+    /// It was stopped or died.
     Stopped,
     /// It is new in the config.
     NextLaunch,
@@ -40,7 +42,9 @@ pub enum Presence {
 /// A member that could claim tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimCandidate {
+    /// The name.
     pub name: String,
+    /// The capabilities, among them the role.
     pub capabilities: Vec<String>,
     /// Its place in the running team.
     pub presence: Presence,
@@ -56,6 +60,7 @@ impl ClaimCandidate {
         Self { name: name.into(), capabilities, presence: Presence::Here, waits_for: None, scope: TaskScope::All }
     }
 
+    /// Returns the member as the claim queue sees it.
     pub fn as_candidate(&self) -> Candidate<'_> {
         Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
     }
@@ -68,6 +73,7 @@ pub struct TeamCondition {
     pub running: Option<String>,
     /// The process of the running team, if it is suspended or silent.
     pub lead_health: Option<(LeadHealth, u32)>,
+    /// The desired state.
     pub desired: Option<Mode>,
     /// Set while the team is paused because its budget is spent.
     pub spent_budget: Option<String>,
@@ -78,8 +84,11 @@ pub struct TeamCondition {
 /// The board and the facts that explain the state of its tasks. A fact that is not known has its default.
 #[derive(Debug, Clone)]
 pub struct TaskContext<'a> {
+    /// The board.
     pub view: &'a BoardView,
+    /// The time of the view.
     pub now: UnixMs,
+    /// The facts about the team.
     pub team: TeamCondition,
     /// The members that could claim tasks; empty if they are not known.
     pub candidates: Vec<ClaimCandidate>,

@@ -20,7 +20,9 @@ use crate::domain::time::UnixMs;
 /// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TeamView {
+    /// The name of the team.
     pub team: String,
+    /// Its desired and its current state.
     #[serde(flatten)]
     pub state: TeamState,
     /// The counts of all tasks of the board, if they are known.
@@ -32,11 +34,13 @@ pub struct TeamView {
     /// The reason why the team has no session, if its goal is not met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
+    /// Its process.
     #[serde(flatten)]
     pub process: TeamProcess,
     /// The lead, if it has a model and has reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<MemberView>,
+    /// The members: those of the config, those that the lead spawned, and agents of other programs.
     pub members: Vec<MemberView>,
 }
 
@@ -46,6 +50,7 @@ pub struct TeamState {
     /// `None` before the first request.
     #[serde(rename = "desired_state")]
     pub desired: Option<Mode>,
+    /// The state that the team reports.
     #[serde(rename = "current_state")]
     pub current: Option<Mode>,
     /// The author of the desired state.
@@ -101,23 +106,30 @@ impl Serialize for LeadHealth {
 /// A member at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct MemberView {
+    /// The name.
     pub name: String,
+    /// The role in the config.
     pub role: String,
+    /// The phase that it reports.
     pub phase: ReportedPhase,
     /// The task it holds.
     pub task: Option<TaskId>,
+    /// The number of its attempt at the task.
     pub attempt: Option<u32>,
     /// The subject of that task.
     pub subject: Option<String>,
     /// The start of the phase.
     pub since: Option<UnixMs>,
+    /// The last heartbeat.
     pub heartbeat: Option<UnixMs>,
     /// The tokens it has used.
     pub tokens: u64,
+    /// Their cost, in US dollars.
     pub cost_usd: f64,
     /// The most that it may use.
     #[serde(skip_serializing_if = "is_unlimited")]
     pub budget: Budget,
+    /// The reason of its wait.
     pub waiting_for: Option<WaitingFor>,
     /// The model that answers in place of its own one.
     #[serde(skip_serializing_if = "Option::is_none")]
