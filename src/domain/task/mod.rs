@@ -4,6 +4,7 @@
 //! board. The other fields belong to Brigade and are optional. [`transition`] decides who may change a task,
 //! [`dependencies`] who may claim it.
 
+mod action;
 pub mod claim_queue;
 pub mod dependencies;
 pub mod evidence;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+pub use super::action::Action;
 use super::failed_attempt;
 use super::plan_update::ImportRecord;
 use super::task_error::TaskError;
@@ -150,68 +151,6 @@ impl TaskEdit {
 
     fn replaces_verify_of(&self, task: &Task) -> bool {
         self.verify.as_ref().is_some_and(|verify| task.verify.as_deref().unwrap_or_default() != verify)
-    }
-}
-
-/// The name of a change in rules and messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// See [`Change::Complete`].
-    Complete,
-    /// See [`Change::Fail`].
-    Fail,
-    /// See [`Change::Release`].
-    Release,
-    /// See [`Change::Renew`].
-    Renew,
-    /// See [`Change::SetWorktree`].
-    SetWorktree,
-    /// See [`Change::Retry`].
-    Retry,
-    /// See [`Change::Reopen`].
-    Reopen,
-    /// See [`Change::Edit`].
-    Edit,
-    /// A [`Change::Edit`] that replaces the verify command, which decides about the holder's work.
-    EditVerify,
-    /// Removes the file. Its id is never used again.
-    Delete,
-}
-
-impl Action {
-    /// Returns the verb for people.
-    pub fn verb(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Fail => "fail",
-            Self::Release => "release",
-            Self::Renew => "renew",
-            Self::SetWorktree => "set the worktree of",
-            Self::Retry => "retry",
-            Self::Reopen => "reopen",
-            Self::Edit => "edit",
-            Self::EditVerify => "change the verify command of",
-            Self::Delete => "delete",
-        }
-    }
-
-    /// Returns `completed` for `complete`.
-    pub fn past_participle(self) -> &'static str {
-        match self {
-            Self::Complete => "completed",
-            Self::Fail => "failed",
-            Self::Release => "released",
-            Self::Renew => "renewed",
-            Self::Retry => "retried",
-            Self::Reopen => "reopened",
-            Self::Delete => "deleted",
-            Self::Edit | Self::EditVerify | Self::SetWorktree => "changed",
-        }
-    }
-
-    /// Returns true if it is for the holder of a task in progress.
-    pub fn is_for_holder(self) -> bool {
-        matches!(self, Self::Complete | Self::Fail | Self::Release | Self::Renew | Self::SetWorktree)
     }
 }
 
