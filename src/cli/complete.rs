@@ -8,11 +8,11 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::{Global, on_one_thread};
+use crate::api::approval::approvals;
 use crate::api::members;
+use crate::api::task;
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::{ALL, HUMAN, LEAD};
-use crate::service::approvals::current_approvals;
-use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{cut, one_line};
 
@@ -289,13 +289,12 @@ impl Vocabulary for WorkspaceVocabulary {
 
 impl WorkspaceVocabulary {
     async fn tasks(&self) -> CliResult<Vec<Candidate>> {
-        let view = self.context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = task::board(&self.context.workspace).await?;
         Ok(view.tasks.values().map(|task| Candidate::new(task.id.0.to_string(), &task.subject)).collect())
     }
 
     async fn requests(&self, kind: RequestKind) -> CliResult<Vec<Candidate>> {
-        let stores = self.context.workspace.stores(OpenMode::ReadOnly).await?;
-        let approvals = current_approvals(&stores, self.context.workspace.now()).await?;
+        let approvals = approvals(&self.context.workspace).await?;
         let candidate = |request: &Request| Candidate::new(one_line(&request.id), &request.plan);
         Ok(approvals.open(kind).map(candidate).collect())
     }

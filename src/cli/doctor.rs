@@ -21,6 +21,7 @@ use super::output::CommandAnswer;
 use crate::api::Refusal;
 use crate::api::lead_status::LeadStatus;
 use crate::api::merge::{MissingDriver, TeamBranch, TeamBranchStatus};
+use crate::api::task;
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
 use crate::domain::team::team_spec::{ModelSpec, TeamSpec};
@@ -36,7 +37,6 @@ use crate::stores::file::exchange_file::QUARANTINE_SUFFIX;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
-use crate::stores::workspace::OpenMode;
 use crate::team::model_connection::{ModelConnector, check_model};
 use crate::ui::lead_status;
 use crate::ui::pending::team_branch;
@@ -90,10 +90,7 @@ impl Doctor {
     /// # Errors
     /// The answer cannot be written as JSON.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let view = match context.workspace.board(OpenMode::ReadOnly).await {
-            Ok(board) => board.view().await.ok(),
-            Err(_) => None,
-        };
+        let view = task::board(&context.workspace).await.ok();
         let mut findings = check_config(context, view.as_deref());
         findings.extend(check_variables(context));
         match context.workspace.location.workspace() {

@@ -11,11 +11,11 @@ use super::error::{CliError, CliResult};
 use super::output::{CommandAnswer, Output};
 use crate::api::members;
 use crate::api::run::{self, Instant, Run, RunChoice};
+use crate::api::task;
 use crate::domain::log::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::time::UnixMs;
-use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, PLAIN, paint};
 use crate::ui::table::{Cell, Table};
 use crate::ui::text::{ago, duration, one_line};
@@ -225,7 +225,7 @@ struct LogText {
 
 impl LogText {
     async fn new(context: &Context, choice: RunChoice) -> CliResult<Self> {
-        let view = context.workspace.board(OpenMode::ReadOnly).await?.view().await?;
+        let view = task::board(&context.workspace).await?;
         Ok(Self {
             output: context.output,
             now: context.workspace.now(),

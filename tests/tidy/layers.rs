@@ -179,30 +179,8 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
 /// line.
 #[rustfmt::skip]
 const OPEN_STORES: &[(&str, &str)] = &[
-    ("src/cli/approvals.rs", "requests and their answers"),
-    ("src/cli/complete.rs", "words for completions"),
-    ("src/cli/consent/mod.rs", "tasks of the list"),
-    ("src/cli/cost.rs", "the ledger, and its reset"),
-    ("src/cli/doctor.rs", "checks of the workspace"),
     ("src/cli/doctor/board.rs", "checks of the board"),
     ("src/cli/doctor/usage.rs", "checks of usage reports"),
-    ("src/cli/inbox.rs", "the person's mail"),
-    ("src/cli/log.rs", "subjects of tasks"),
-    ("src/cli/mcp/agent.rs", "the claims and the row of an agent of another program"),
-    ("src/cli/mcp/tools.rs", "mail and tasks of an agent of another program"),
-    ("src/cli/task_context.rs", "facts about tasks"),
-    ("src/cli/tasks/add.rs", "new tasks"),
-    ("src/cli/tasks/change.rs", "changes of tasks"),
-    ("src/cli/tasks/claim.rs", "claims"),
-    ("src/cli/tasks/complete.rs", "completions"),
-    ("src/cli/tasks/diff.rs", "the task of a diff"),
-    ("src/cli/tasks/import.rs", "plans"),
-    ("src/cli/tasks/list.rs", "the board"),
-    ("src/cli/tasks/rm.rs", "removals of tasks"),
-    ("src/cli/tasks/show.rs", "one task"),
-    ("src/cli/tasks/update.rs", "fields of tasks"),
-    ("src/cli/team.rs", "the view of a team"),
-    ("src/cli/why.rs", "the reasons of a task"),
 ];
 
 /// The kinds of stores, and the file system below them.

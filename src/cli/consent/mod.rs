@@ -17,6 +17,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::launch::Lifetime;
 use super::surface::Surface;
+use crate::api::task;
 use crate::api::members;
 use crate::api::trust::record_own;
 use crate::config::resolve::Resolved;
@@ -31,7 +32,7 @@ use crate::platform::terminal;
 use crate::sandbox::environment::TRUST_VARIABLE;
 use crate::stores::file::roster::ROSTER_FILE;
 use crate::stores::trust::TrustStore;
-use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
+use crate::stores::workspace::{BOARD_FOLDER, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
@@ -300,7 +301,7 @@ fn add_work(list: &mut ConsentList, context: &Context, workspace: &Path, spec: &
     if foreign.is_empty() || !board.is_dir() {
         return Ok(());
     }
-    let view = super::on_one_thread(async { Ok(context.workspace.board(OpenMode::ReadOnly).await?.view().await?) })?;
+    let view = super::on_one_thread(async { Ok(task::board(&context.workspace).await?) })?;
     let is_listed = |task: &&Arc<Task>| task.status != TaskStatus::Completed && foreign.has(task_file(task.id));
     for task in view.tasks.values().filter(is_listed) {
         list.add_task(&spec, task.id, (&task.subject, &task.description, task.verify.as_deref()));
