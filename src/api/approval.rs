@@ -7,12 +7,12 @@ use super::refusal::{ApiResult, Refusal};
 use super::workspace::Workspace;
 use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::team::name::HUMAN;
+use crate::domain::text::one_line;
+use crate::domain::text::shell_word;
 use crate::domain::text::suggestion::did_you_mean;
 use crate::ports::StoreError;
 use crate::service::approvals::{Answer, Responder, current_approvals, send_answer};
 use crate::stores::workspace::OpenMode;
-use crate::ui::command_form::shell_word;
-use crate::ui::text::one_line;
 
 /// A request for front ends. It has the whole call of a permission, and its digest.
 #[derive(Debug, Clone, Serialize)]

@@ -12,11 +12,11 @@ use crate::domain::task::task_error::TaskError;
 use crate::domain::task::transition::{Action, Actor, Change, TaskEdit, permit};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::name::{ALL, Name, SYSTEM};
+use crate::domain::text::shell_word;
+use crate::domain::text::units::join_up_to;
 use crate::ports::{Board, BoardView, StoreError, StoreResult};
 use crate::service::completion::TaskReport;
 use crate::stores::workspace::OpenMode;
-use crate::ui::command_form::shell_word;
-use crate::ui::text::join_up_to;
 
 /// Checks the name that a program acts under.
 ///

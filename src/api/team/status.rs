@@ -17,11 +17,11 @@ use crate::domain::team::state::{SharedState, TeammateReport, TeammateReports};
 use crate::domain::team::state_note::StateNote;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::one_line;
 
 /// A team at one moment, and what was read for it.
 #[derive(Debug, Clone)]
