@@ -359,7 +359,7 @@ async fn branch_below_team_branch_stops_launch() {
     assert!(open(repo.path()).await.is_ok());
     assert_eq!(repo.launch().await, [""; 0]);
     let again = repo.provision(3).await;
-    assert_eq!((&again.root, again.leftover_work), (&worktree, super::harness::leftover_work(1, 0)));
+    assert_eq!((&again.root, again.leftover_work), (&worktree, super::harness::leftover_work(0, 1)));
     repo.commit(&again).await;
     assert_eq!(repo.merge(&again).await, None);
     assert!(repo.team_file("f.txt").contains("\nnot committed"));
