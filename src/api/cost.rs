@@ -158,7 +158,7 @@ pub struct TaskTokensView {
 /// The budgets of a team and of its members.
 #[derive(Debug, Clone, Default)]
 pub struct Budgets {
-    /// That of the team.
+    /// The budget of the team.
     pub team: Budget,
     /// Those of the members that have one, by name.
     pub members: Vec<(String, Budget)>,
