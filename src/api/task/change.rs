@@ -102,7 +102,7 @@ pub enum StatusChange {
     /// The task is completed with this report.
     Complete(TaskReport),
     /// The board changes it.
-    Change(Change),
+    Change(Box<Change>),
 }
 
 impl StatusChange {
@@ -123,10 +123,10 @@ impl StatusChange {
                     .next(format!("`brigade tasks claim {} --as NAME`", id.0)));
             }
             (_, TaskStatus::Completed) => Self::Complete(TaskReport { summary: reason, ..TaskReport::default() }),
-            (_, TaskStatus::Failed) => Self::Change(Change::Fail { reason, is_final: true }),
-            (TaskStatus::Failed, _) => Self::Change(Change::Retry),
-            (TaskStatus::Completed, _) => Self::Change(Change::Reopen),
-            (TaskStatus::InProgress, _) => Self::Change(Change::Release { reason, is_failure: false }),
+            (_, TaskStatus::Failed) => Self::Change(Box::new(Change::Fail { reason, is_final: true })),
+            (TaskStatus::Failed, _) => Self::Change(Box::new(Change::Retry)),
+            (TaskStatus::Completed, _) => Self::Change(Box::new(Change::Reopen)),
+            (TaskStatus::InProgress, _) => Self::Change(Box::new(Change::Release { reason, is_failure: false })),
             (TaskStatus::Pending, _) => return Err(Refusal::refused(format!("task {id} is already pending"))),
         })
     }

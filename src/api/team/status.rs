@@ -101,7 +101,7 @@ fn mark_waiting(team: &mut TeamView, waiting: &PendingForPerson) {
 pub fn choice_refusal(workspace: &Workspace) -> Refusal {
     let config = match workspace.location.config() {
         Ok(config) => config,
-        Err(error) => return error.into(),
+        Err(error) => return error,
     };
     // A team with an invalid config cannot be chosen.
     match config.select(None).and_then(|name| config.team(&name, &TeamFlags::default())) {

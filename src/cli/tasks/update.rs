@@ -77,7 +77,7 @@ async fn set_status(
             let by = holder_or_person(context, by, Action::Complete, id).await?;
             return complete(context, id, report, &by).await;
         }
-        StatusChange::Change(change) => change,
+        StatusChange::Change(change) => *change,
     };
     let actor = match change.action() {
         action @ (Action::Fail | Action::Release) => holder_or_person(context, by, action, id).await?,
