@@ -16,11 +16,12 @@ use crate::domain::text::suggestion::{did_you_mean, nearest};
 const VALUES_SHOWN_MAX: usize = 12;
 
 /// Words that newcomers try first, and the commands that do the same here.
-const TIPS: [(&str, &[&str]); 5] = [
+const TIPS: [(&str, &[&str]); 6] = [
     ("start", &["brigade up"]),
     ("status", &["brigade team", "brigade tasks"]),
     ("list", &["brigade tasks"]),
     ("add", &["brigade tasks add SUBJECT"]),
+    ("approve", &["brigade review approve", "brigade plan approve"]),
     ("version", &["brigade --version"]),
 ];
 
