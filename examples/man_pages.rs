@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use brigade::cli::Cli;
+use brigade::front::cli::Cli;
 use clap::CommandFactory as _;
 
 fn main() -> ExitCode {

@@ -8,23 +8,23 @@ use crate::api::cost::spent_budget;
 use crate::api::lead_status::Pause;
 use crate::api::merge::TeamBranch;
 use crate::api::pending::PendingView;
-use crate::cli::error::{CliError, CliResult};
-use crate::cli::exit::Exit;
-use crate::cli::launch::{LaunchRequest, Lifetime};
-use crate::cli::signals::Signals;
 use crate::domain::agent::transcript::Usage;
 use crate::domain::task::NewTask;
 use crate::domain::team::state::Mode;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::embed::Team;
+use crate::front::cli::error::{CliError, CliResult};
+use crate::front::cli::exit::Exit;
+use crate::front::cli::launch::{LaunchRequest, Lifetime};
+use crate::front::cli::signals::Signals;
+use crate::front::text::lead_status;
+use crate::front::text::lines::one_line;
+use crate::front::text::pending::{PendingNotes, team_branch as team_branch_text, uncommitted};
 use crate::platform::{processes, threads};
 use crate::ports::{BoardView, Stores};
 use crate::service::pending::PendingForPerson;
 use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
-use crate::ui::lead_status;
-use crate::ui::pending::{PendingNotes, team_branch as team_branch_text, uncommitted};
-use crate::ui::text::one_line;
 
 /// The hint for a person if the next request does not fit the budget. If nothing is used, a reset does not help.
 fn budget_remedy(used: Usage) -> String {

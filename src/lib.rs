@@ -1,15 +1,14 @@
 //! Brigade launches a named team of LLM agents from one config file.
 //!
-//! To run a team from another program, start at [`embed`]. The program `brigade` does the same through [`cli`].
+//! To run a team from another program, start at [`embed`]. The program `brigade` does the same through [`front`].
 //!
 //! | module | content |
 //! |---|---|
-//! | [`cli`] | the commands: checks, runs and prints what a person types |
+//! | [`front`] | the command line and the other front ends: parse what a person types, and render the answer |
 //! | [`api`] | what a front end can ask, order and hear in one workspace |
 //! | [`launch`] | a team with a terminal: signals, events, exit code |
 //! | [`config`] | files, variables and flags, turned into a checked team |
 //! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
-//! | `ui` | data as text for people |
 //! | [`team`] | the lead and the teammates: sessions, claims, mail, restarts |
 //! | [`agents`] | the agents that do the work of a member: a model's loop of tool calls, or a runbook |
 //! | [`run`] | the state of one run that lead and agents share: events, output, progress, budget |
@@ -28,10 +27,10 @@
 //! `ARCHITECTURE.md` is a map of the code; `docs/` has the invariants, the file formats and the decisions.
 pub mod agents;
 pub mod api;
-pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod embed;
+pub mod front;
 pub mod git;
 pub mod launch;
 pub mod platform;
@@ -45,4 +44,3 @@ pub mod service;
 pub mod stores;
 pub mod team;
 pub mod tools;
-mod ui;

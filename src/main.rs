@@ -5,5 +5,5 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     brigade::sandbox::run_if_guard();
     brigade::sandbox::close_inherited_files(std::env::args_os());
-    brigade::cli::run(std::env::args_os(), brigade::launch::launch).into()
+    brigade::front::cli::run(std::env::args_os(), brigade::launch::launch).into()
 }

@@ -74,7 +74,7 @@ pub const TARGETS: [Target; 20] = [
         include_bytes!("../../brigade.toml"), include_bytes!("../../examples/real-key/brigade.toml"),
         include_bytes!("../../brigade.toml"), include_bytes!("samples/team.toml")] },
     Target { name: "plan", run: plan_file, samples: &[
-        include_bytes!("../plans/board.md"), include_bytes!("../../src/cli/init/plan.md")] },
+        include_bytes!("../plans/board.md"), include_bytes!("../../src/front/cli/init/plan.md")] },
     Target { name: "runbook", run: runbook, samples: &[
         b"Text\n```sh\necho one\n```\n~~~~bash title=x\necho two\n~~~\n~~~~\n    ```sh\n", b"```sh\nnever closed\n"] },
     Target { name: "shell_commands", run: shell_commands, samples: &[

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::testkit::process::cargo;
-use brigade::cli::Cli;
+use brigade::front::cli::Cli;
 use clap::CommandFactory as _;
 
 fn root() -> &'static Path {

@@ -1,13 +1,13 @@
 //! The tables of `docs/commands.md` and `docs/configuration.md`, generated from the commands and the settings.
 
-use brigade::cli::commands::{about, positionals, root, value_name, visible_subcommands};
-use brigade::cli::exit::Exit;
 use brigade::config::settings::{
     self, BUDGET_SETTINGS, COMPAT_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_BUDGET_SETTINGS,
     MEMBER_SETTINGS, MODEL_SETTINGS, NOTIFY_SETTINGS, OF_ADDRESS, OF_MODEL, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
     TOP_SETTINGS, ValueKind,
 };
 use brigade::domain::team::team_spec::Limits;
+use brigade::front::cli::commands::{about, positionals, root, value_name, visible_subcommands};
+use brigade::front::cli::exit::Exit;
 use clap::{Arg, Command};
 
 /// The table of all commands and subcommands.

@@ -9,11 +9,10 @@ use super::{assert_no_complaints, text_of};
 /// Permitted dependencies between layers, with their reasons. An unused line must be removed.
 #[rustfmt::skip]
 const LAYERS: &[(&str, &str, &str)] = &[
-    ("main",   "cli",      "hands over what was typed, and launches what it asks for"),
+    ("main",   "front",      "hands over what was typed, and launches what it asks for"),
     ("main",   "embed",    "launches teams"),
     ("main",   "api",      "what waits for the person, and why a team is paused"),
     ("main",   "team",     "how a team begins and ends"),
-    ("main",   "ui",       "words of others on one line"),
     ("main",   "ports",    "the board that is shown in the end"),
     ("main",   "service",  "what waits for the person at the end"),
     ("main",   "domain",   "the vocabulary"),
@@ -40,29 +39,25 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("api",    "providers", "connects the models of spawned members, to check them"),
     ("api",    "platform", "says if the process of a lead runs"),
     ("api",    "sandbox",  "the sandbox of commands in the workspace"),
-    ("cli",    "api",      "asks and orders everything in a workspace"),
-    ("cli",    "embed",    "control files, plans and the clock are the same for commands"),
-    ("cli",    "ui",       "prints what it renders"),
-    ("cli",    "config",   "reads what is to be launched"),
-    ("cli",    "team",     "launches teams and listens to them"),
-    ("cli",    "run",      "shows the models' output while it is streamed"),
-    ("cli",    "tools",    "`brigade mcp` reads arguments as the tools of members do"),
-    ("cli",    "service",  "completes tasks and answers approvals, as agents do"),
-    ("cli",    "providers",   "doctor says what keeps a member's model from being asked"),
-    ("cli",    "stores",   "opens the workspace, for commands with and without a running team"),
-    ("cli",    "ports",    "commands work on the board through the ports"),
-    ("cli",    "domain",   "the vocabulary"),
-    ("cli",    "platform", "processes, for doctor, stop and who holds the workspace"),
-    ("cli",    "sandbox",  "doctor reports the confinement"),
+    ("front",    "api",      "asks and orders everything in a workspace"),
+    ("front",    "embed",    "control files, plans and the clock are the same for commands"),
+    ("front",    "config",   "reads what is to be launched"),
+    ("front",    "team",     "launches teams and listens to them"),
+    ("front",    "run",      "shows the models' output while it is streamed"),
+    ("front",    "tools",    "`brigade mcp` reads arguments as the tools of members do"),
+    ("front",    "service",  "completes tasks and answers approvals, as agents do"),
+    ("front",    "providers",   "doctor says what keeps a member's model from being asked"),
+    ("front",    "stores",   "opens the workspace, for commands with and without a running team"),
+    ("front",    "ports",    "commands work on the board through the ports"),
+    ("front",    "domain",   "the vocabulary"),
+    ("front",    "platform", "processes, for doctor, stop and who holds the workspace"),
+    ("front",    "sandbox",  "doctor reports the confinement"),
     ("config", "providers",   "checks that a provider exists, by the PROVIDERS table"),
     ("config", "tools",    "checks that the tool of a rule exists, by the TOOLS table"),
     ("config", "ports",    "what accepted work survives is a word of the ports"),
     ("config", "domain",   "names are checked in one place"),
     ("config", "sandbox",  "the name of its variable; the names of secrets"),
     ("config", "platform", "opens files that others may have put there; who owns them"),
-    ("ui",     "api",      "renders its views"),
-    ("ui",     "ports",    "shows the board's view"),
-    ("ui",     "domain",   "shows tasks, events, reasons"),
     ("team",   "agents",   "starts an agent for each member, and runs its turns"),
     ("team",   "run",      "reads what agents do; starts the recorder"),
     ("team",   "tools",    "creates the tools of members; the lead's tools reach the team"),
@@ -100,7 +95,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("git",    "platform", "stamps, lives of processes"),
     ("git",    "sandbox",  "git's environment, and where its filters and merge drivers run"),
     ("embed",  "git",      "opens the repository of the team"),
-    ("cli",    "git",      "merges, and shows the state of the repository"),
+    ("front",    "git",      "merges, and shows the state of the repository"),
     ("agents", "process",  "the programs of external agents"),
     ("team",   "process",  "the goal's command; opens the socket of the board"),
     ("tools",  "process",  "runs commands"),
@@ -116,7 +111,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("sandbox", "domain",   "rules for paths"),
     ("ports",  "domain",   "the vocabulary"),
     ("config",    "secrets", "headers of requests that are keys"),
-    ("cli",       "secrets", "masks traces; the credential of an agent that runs a command"),
+    ("front",       "secrets", "masks traces; the credential of an agent that runs a command"),
     ("team",      "secrets", "the address of notifications"),
     ("run",       "secrets", "masks the stream of answers"),
     ("tools",     "secrets", "masks the output of tools"),
@@ -128,13 +123,13 @@ const LAYERS: &[(&str, &str, &str)] = &[
 /// Crates that only some layers may use, with reasons.
 #[rustfmt::skip]
 const CRATES: &[(&str, &[&str], &str)] = &[
-    ("anyhow",        &["main", "cli"],          "elsewhere an error is a type that can be told apart"),
-    ("clap",          &["cli"],                  "only the command line parses arguments"),
-    ("clap_complete", &["cli"],                  "as clap"),
+    ("anyhow",        &["main", "front"],          "elsewhere an error is a type that can be told apart"),
+    ("clap",          &["front"],                  "only the command line parses arguments"),
+    ("clap_complete", &["front"],                  "as clap"),
     ("cap_std",       &["tools", "platform", "git"], "what is below a folder is reached by its handle: file tools, files that a config names, refs of a place"),
     ("cap_tempfile",  &["tools"],                "as cap_std"),
-    ("schemars",      &["tools", "cli"],         "the arguments of tools, as models read them"),
-    ("rmcp",          &["cli"],                  "the Model Context Protocol over stdio"),
+    ("schemars",      &["tools", "front"],         "the arguments of tools, as models read them"),
+    ("rmcp",          &["front"],                  "the Model Context Protocol over stdio"),
     ("dashmap",       &["run"],                  "a registry that many tasks read and write"),
     ("tiktoken_rs",   &["agents"],               "counts the tokens of requests"),
     ("ignore",        &["tools"],                "walks the workspace for glob and grep"),
@@ -147,13 +142,13 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("nix",           &["platform", "sandbox"],             "as rustix: masks of signals, which that has none of"),
     ("indexmap",      &["domain", "stores"],     "JSON objects that keep the order of their fields"),
     ("toml",          &["config"],               "only the config is TOML"),
-    ("anstream",      &["cli", "domain"],         "the terminal; stripping escapes from what commands print"),
-    ("anstyle",       &["ui", "cli"],            "the terminal"),
-    ("terminal_size", &["ui", "cli"],            "the terminal"),
-    ("rustyline",     &["cli"],                  "the line editor of an interactive session"),
-    ("pulldown_cmark", &["ui"],                  "the Markdown of agents"),
-    ("shlex",         &["cli", "agents", "domain"], "slash commands, the values of hints, arguments of programs and commands in rules are quoted as in a shell"),
-    ("unicode_width", &["ui"],                   "the terminal"),
+    ("anstream",      &["front", "domain"],         "the terminal; stripping escapes from what commands print"),
+    ("anstyle",       &["front"],            "the terminal"),
+    ("terminal_size", &["front"],            "the terminal"),
+    ("rustyline",     &["front"],                  "the line editor of an interactive session"),
+    ("pulldown_cmark", &["front"],                  "the Markdown of agents"),
+    ("shlex",         &["front", "agents", "domain"], "slash commands, the values of hints, arguments of programs and commands in rules are quoted as in a shell"),
+    ("unicode_width", &["front"],                   "the terminal"),
 ];
 
 /// Files that use a crate outside its layers, with reasons.
@@ -169,8 +164,8 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),
     ("src/embed/confinement.rs", "connects the repository to files"),
     ("src/api/clean.rs",     "removes files"),
-    ("src/cli/consent/mod.rs", "lists the members that the roster adds"),
-    ("src/cli/doctor.rs",    "inspects the files of this machine"),
+    ("src/front/cli/consent/mod.rs", "lists the members that the roster adds"),
+    ("src/front/cli/doctor.rs",    "inspects the files of this machine"),
     ("src/api/refusal.rs",   "hints for locked files and symbolic links"),
     ("src/api/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
 ];
@@ -179,8 +174,8 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
 /// line.
 #[rustfmt::skip]
 const OPEN_STORES: &[(&str, &str)] = &[
-    ("src/cli/doctor/board.rs", "checks of the board"),
-    ("src/cli/doctor/usage.rs", "checks of usage reports"),
+    ("src/front/cli/doctor/board.rs", "checks of the board"),
+    ("src/front/cli/doctor/usage.rs", "checks of usage reports"),
 ];
 
 /// The kinds of stores, and the file system below them.
@@ -324,7 +319,7 @@ fn stores_are_opened_through_their_table() {
 #[test]
 fn front_ends_open_no_store() {
     let opens = |source: &&Source| {
-        let is_front_end = ["main", "cli", "ui"].contains(&source.layer().as_str());
+        let is_front_end = ["main", "front"].contains(&source.layer().as_str());
         is_front_end && paths_of(source).iter().any(|path| path.parts.iter().any(|part| part == "OpenMode"))
     };
     let openers: Vec<&Path> = sources().iter().filter(opens).map(|source| source.path.as_path()).collect();

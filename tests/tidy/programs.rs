@@ -9,7 +9,7 @@ use super::source::{Source, sources};
 /// The files that start programs: the number of places, and the reason why the program may run with the environment that it gets.
 #[rustfmt::skip]
 const STARTS: &[(&str, usize, &str)] = &[
-    ("src/cli/pager.rs",          1, "the person's pager, without keys"),
+    ("src/front/cli/pager.rs",          1, "the person's pager, without keys"),
     ("src/sandbox/filter.rs",     6, "this program as the sandbox of git or of a driver, and that program in it: the environment of Brigade's git has no keys"),
     ("src/sandbox/guard.rs",      1, "this program as the init of a command, with the environment of the command"),
     ("src/sandbox/launch.rs",     1, "this program as the guard of a command; the environment has no keys, except those of `pass_env`"),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use brigade::cli::commands;
+use brigade::front::cli::commands;
 
 use super::assert_no_complaints;
 use super::source::{Source, sources};
@@ -10,20 +10,20 @@ use super::source::{Source, sources};
 /// The sources of texts for people.
 const FOLDERS: &[&str] = &[
     "src/agents",
-    "src/cli",
+    "src/front/cli",
     "src/config",
     "src/domain",
     "src/launch.rs",
     "src/service",
     "src/git",
     "src/team",
-    "src/ui",
+    "src/front/text",
 ];
 
 /// Files with commands outside of code spans, and the reason.
 const EXEMPT: &[(&str, &str)] = &[
-    ("src/cli/argument_errors.rs", "a table of commands, which are printed as code spans"),
-    ("src/cli/completions.rs", "shell scripts"),
+    ("src/front/cli/argument_errors.rs", "a table of commands, which are printed as code spans"),
+    ("src/front/cli/completions.rs", "shell scripts"),
 ];
 
 /// The contents of the string literals of the shipped code, with their offsets.

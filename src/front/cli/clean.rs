@@ -1,0 +1,164 @@
+//! `brigade clean`.
+
+use super::context::Context;
+use super::error::CliResult;
+use super::location;
+use super::output::CommandAnswer;
+use crate::api::clean::{self, Cleanup, KeptAttempt, KeptWorktree, Leftover, Selection, TakenCommits};
+use crate::front::text::command_form::shell_word;
+use crate::front::text::lines::{bytes, count, one_line};
+use crate::front::text::style::{DIM, paint};
+
+/// List old run-time files, or remove them with --yes
+///
+/// These are records of dead workers, rotated logs, and invalid files that were set aside. With --yes it also ends commands that
+/// dead workers left running. The list names worktrees and branches of deleted tasks, branches with the work of failed attempts,
+/// worktrees of completed tasks that are kept, and refs with commits of a team that you took over in another form.
+/// Tasks, unread mail, the current log and transcripts stay.
+#[derive(Debug, clap::Args)]
+pub struct Clean {
+    /// Remove the files
+    #[arg(long, short)]
+    yes: bool,
+    /// Also remove the transcripts and the mail in delivery: teammates forget everything
+    #[arg(long)]
+    all: bool,
+    /// Also remove the task board with all its tasks
+    #[arg(long)]
+    board: bool,
+    /// Also remove the branches that keep the work of failed attempts
+    #[arg(long)]
+    attempts: bool,
+    /// Also remove the refs that keep a team's commits which you took over in another form, such as a squash
+    #[arg(long)]
+    taken: bool,
+    /// Also remove the worktrees that are kept for files which git ignores, with these files
+    #[arg(long)]
+    worktrees: bool,
+}
+
+impl Clean {
+    /// Lists or removes the files.
+    ///
+    /// # Errors
+    /// A team runs, or a file cannot be removed.
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let selection = Selection {
+            all: self.all,
+            board: self.board,
+            attempts: self.attempts,
+            taken: self.taken,
+            worktrees: self.worktrees,
+        };
+        let found = if self.yes {
+            clean::remove(&context.workspace, selection).await?
+        } else {
+            clean::find(&context.workspace, selection).await?
+        };
+        let answer = context.output.answer(&found, || lines(context, &found))?;
+        let notes = found.leftovers.iter().map(leftover_note).chain(self.kept_notes(&found.attempts));
+        let stays: Vec<&KeptWorktree> = found.other_worktrees().collect();
+        let notes: Vec<String> = notes.chain(self.taken_notes(&found.taken)).chain(worktree_notes(&stays)).collect();
+        let has_notes = !notes.is_empty();
+        let answer = answer.notes(notes);
+        Ok(match (found.is_empty(), self.yes) {
+            (true, _) if has_notes => answer,
+            (true, _) => answer.note(paint(DIM, "nothing to clean")),
+            (false, true) => answer.note(paint(DIM, &size(&found))),
+            (false, false) => {
+                answer.note(format!("{}; `brigade clean{} --yes` removes them", size(&found), self.flags()))
+            }
+        })
+    }
+
+    /// The lines about branches with the work of failed attempts, unless they are removed.
+    fn kept_notes(&self, kept: &[KeptAttempt]) -> Vec<String> {
+        if self.attempts || kept.is_empty() {
+            return Vec::new();
+        }
+        let line =
+            |kept: &KeptAttempt| format!("attempt {} at {} is kept on branch {}", kept.attempt, kept.task, kept.branch);
+        let hint = "`brigade clean --attempts --yes` removes these branches".to_owned();
+        kept.iter().map(line).chain([hint]).collect()
+    }
+
+    /// The lines about commits that the person took over in another form, unless they are removed.
+    fn taken_notes(&self, all_taken: &[TakenCommits]) -> Vec<String> {
+        if self.taken || all_taken.is_empty() {
+            return Vec::new();
+        }
+        let line = |taken: &TakenCommits| {
+            one_line(&format!("commits of a team that you took over in another form are kept by {}", taken.name))
+        };
+        let hint = "`brigade clean --taken --yes` removes these refs".to_owned();
+        all_taken.iter().map(line).chain([hint]).collect()
+    }
+
+    /// The given options that select files, for the hint.
+    fn flags(&self) -> String {
+        let flags = [
+            (self.all, " --all"),
+            (self.board, " --board"),
+            (self.attempts, " --attempts"),
+            (self.taken, " --taken"),
+            (self.worktrees, " --worktrees"),
+        ];
+        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
+    }
+}
+
+/// A line for each selected thing.
+fn lines(context: &Context, found: &Cleanup) -> String {
+    let files = found.files.iter().map(|file| location::display(&context.workspace.location, &file.path));
+    let branches = found.selected_attempts().iter().map(|kept| format!("branch {}", one_line(kept.branch.short())));
+    let refs = found.selected_taken().iter().map(|taken| format!("ref {}", one_line(&taken.name)));
+    let worktrees = found.selected_worktrees().map(|kept| one_line(&kept.folder));
+    let verb = if found.removed { "removed" } else { "would remove" };
+    let names = files.map(|file| one_line(&file)).chain(branches).chain(refs).chain(worktrees);
+    names.map(|name| format!("{verb} {name}\n")).collect()
+}
+
+/// The number of the selected things, and the size of the files.
+fn size(found: &Cleanup) -> String {
+    let mut size = format!("{}, {}", count(found.files.len(), "file"), bytes(found.bytes));
+    let branches = found.selected_attempts().len();
+    if branches > 0 {
+        let word = if branches == 1 { "branch" } else { "branches" };
+        size.push_str(&format!(", {branches} {word}"));
+    }
+    for (number, word) in [(found.selected_taken().len(), "ref"), (found.selected_worktrees().count(), "worktree")] {
+        if number > 0 {
+            size.push_str(&format!(", {}", count(number, word)));
+        }
+    }
+    size
+}
+
+/// The line about a deleted task's worktree and branch, with the commands that remove them.
+fn leftover_note(leftover: &Leftover) -> String {
+    let places = [leftover.folder.clone(), leftover.branch.as_ref().map(|branch| format!("branch {branch}"))];
+    let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let folder = leftover.folder.as_ref().map(|folder| format!("rm -rf {}", shell_word(folder)));
+    let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch.short())));
+    let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
+    one_line(&format!("work of deleted {} is still there: {places} (remove it: `{how}`)", leftover.task))
+}
+
+/// The lines about worktrees that stay, with the commands that remove them.
+fn worktree_notes(kept: &[&KeptWorktree]) -> Vec<String> {
+    let line = |kept: &&KeptWorktree| {
+        let KeptWorktree { task, attempt, folder, files, other_work } = kept;
+        let of = attempt.map_or_else(|| format!("completed {task}"), |attempt| format!("attempt {attempt} at {task}"));
+        let files = files.as_ref().filter(|files| !files.is_empty());
+        let files = files.map(|files| format!(", with files that git ignores: {files}")).unwrap_or_default();
+        one_line(&match other_work {
+            Some(reason) => format!("{folder} of {of} is kept: {reason}"),
+            None => format!("{folder} of {of} is kept{files} (remove it: `rm -rf {}`)", shell_word(folder)),
+        })
+    };
+    let mut lines: Vec<String> = kept.iter().map(line).collect();
+    if kept.iter().any(|kept| kept.files.is_some()) {
+        lines.push("`brigade clean --worktrees --yes` removes the worktrees with files that git ignores".to_owned());
+    }
+    lines
+}

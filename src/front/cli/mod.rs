@@ -1,0 +1,268 @@
+//! The command line: parses the arguments, runs one command and prints its answer. Each command has one file; the doc comment
+//! of its arguments is its help.
+//!
+//! Only this layer touches the terminal and the environment. `main` passes in the function that launches a team.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+mod approvals;
+mod argument_errors;
+pub(super) mod arguments;
+mod clean;
+pub mod commands;
+pub(super) mod complete;
+mod completions;
+mod config;
+mod consent;
+pub(super) mod context;
+mod cost;
+mod destination;
+mod doctor;
+pub(crate) mod error;
+pub mod exit;
+mod footer;
+pub(super) mod inbox;
+mod init;
+pub(crate) mod launch;
+mod location;
+mod log;
+pub(super) mod logging;
+mod merge;
+mod nesting;
+pub(super) mod output;
+mod pager;
+mod progress;
+mod reminders;
+mod replay;
+pub(super) mod run_output;
+mod run_selection;
+mod send;
+pub(crate) mod signals;
+mod state;
+mod stop;
+pub(super) mod surface;
+pub(super) mod tasks;
+pub(super) mod team;
+mod transcript;
+mod why;
+
+use crate::platform::threads;
+use crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE;
+use crate::secrets::Secret;
+use argument_errors::{argument_error, is_help};
+use context::Context;
+use error::{CliError, CliResult};
+use exit::Exit;
+use launch::Launcher;
+use output::{Color, CommandAnswer, Output};
+
+/// The version, the commit and the kind of the build.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRIGADE_BUILD"), ")");
+
+/// Launch a named team of LLM agents from one config file, watch it and steer it.
+///
+/// The teams are in brigade.toml. Their tasks are plain files in .tasks/, and people, scripts and other agents work on them
+/// by the same rules. Start with `brigade init`, then `brigade run`.
+#[derive(Debug, Parser)]
+#[command(name = "brigade", bin_name = "brigade", version = VERSION, max_term_width = 100)]
+#[command(after_help = Exit::help())]
+pub struct Cli {
+    /// The options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// The command to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// The config file [default: the nearest brigade.toml in this folder or above]
+    #[arg(long, global = true, value_name = "FILE", env = "BRIGADE_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+    /// The folder that the team works in [default: the folder of the config]
+    #[arg(long, global = true, value_name = "DIR", env = "BRIGADE_WORKSPACE", hide_env_values = true)]
+    pub workspace: Option<PathBuf>,
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Use colours; auto: on terminals, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs, reason = "the doc comment of each command's arguments is its help")]
+pub enum Command {
+    Init(init::Init),
+    Up(launch::Up),
+    Run(launch::Run),
+    Stop(stop::Stop),
+    #[command(alias = "task")]
+    Tasks(Box<tasks::Tasks>),
+    Team(team::Team),
+    Watch(crate::front::watch::Watch),
+    Transcript(transcript::Transcript),
+    Inbox(inbox::Inbox),
+    Send(send::Send),
+    Plan(approvals::Plan),
+    Review(approvals::Review),
+    #[command(visible_alias = "permissions")]
+    Permission(approvals::Permission),
+    Merge(merge::Merge),
+    Why(why::Why),
+    State(state::State),
+    Cost(cost::Cost),
+    Log(log::Log),
+    Replay(replay::Replay),
+    Doctor(doctor::Doctor),
+    Config(config::ConfigCommand),
+    Clean(clean::Clean),
+    Mcp(crate::front::mcp::Mcp),
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    Complete(complete::Complete),
+}
+
+/// Runs the command line `arguments`, prints its answer and returns the exit code. `launcher` launches teams.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) -> Exit {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    match threads::with_own_stack(|| run_command(&arguments, launcher)) {
+        Ok(exit) => exit,
+        Err(error) => Output::new(false, Color::Auto).print_error(&CliError::not_started(&error)),
+    }
+}
+
+fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
+    // A command of an agent may write to the board without Brigade's sandbox.
+    std::env::var(BOARD_CREDENTIAL_VARIABLE).ok().and_then(|credential| Secret::received(&credential));
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return explain(&error, arguments),
+    };
+    let output = Output::new(cli.global.json, cli.global.color);
+    // A shell must not show traces while it completes a word.
+    if !matches!(cli.command, Command::Complete(_)) {
+        logging::listen();
+    }
+    let outcome = Context::new(cli.global, output).and_then(|context| {
+        if cli.command.warns_of_variables() && !output.json {
+            location::variable_warnings(&context.workspace.location)
+                .iter()
+                .for_each(|warning| output.print_note(warning));
+        }
+        cli.command.run_with_hints(&context, launcher)
+    });
+    match outcome {
+        Ok(answer) => output.print_answer(&answer),
+        Err(error) => output.print_error(&error),
+    }
+}
+
+/// Prints the help, the version, or the error in the arguments.
+fn explain(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    let words: Vec<_> = arguments.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    let json = words.iter().take_while(|word| **word != "--").any(|word| *word == "--json");
+    let output = Output::new(json, Color::Auto);
+    // For a missing command, programs get an error and people get the help.
+    if !is_help(error) || (json && error.exit_code() != 0) {
+        return output.print_error(&argument_error(error, &words));
+    }
+    let text = error.render().ansi().to_string();
+    if error.exit_code() != 0 {
+        output.print_note(text.trim_end());
+        return Exit::Usage;
+    }
+    output.print_answer(&CommandAnswer::text(text))
+}
+
+impl Command {
+    /// Runs the command. Its hints repeat `--workspace` and `--config`.
+    fn run_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
+        let with_options = |text: String| context.hint(&text);
+        match self.dispatch(context, launcher) {
+            Ok(answer) => Ok(CommandAnswer { notes: answer.notes.into_iter().map(with_options).collect(), ..answer }),
+            Err(error) => Err(error.map_hints(with_options)),
+        }
+    }
+
+    /// Returns true if the command warns of unknown variables. A shell reads the output of some commands, a launch refuses misspelt
+    /// variables, and `doctor` reports them as a check.
+    fn warns_of_variables(&self) -> bool {
+        !matches!(
+            self,
+            Self::Init(_) | Self::Up(_) | Self::Run(_) | Self::Doctor(_) | Self::Completions(_) | Self::Complete(_)
+        )
+    }
+
+    fn dispatch(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
+        match self {
+            Self::Init(command) => on_one_thread(command.run(context)),
+            Self::Up(command) => command.run(context, launcher),
+            Self::Run(command) => command.run(context, launcher),
+            Self::Config(command) => command.run(context),
+            Self::Completions(command) => command.run(context),
+            Self::Complete(command) => command.run(context),
+            Self::Stop(command) => on_one_thread(command.run(context)),
+            Self::Tasks(command) => on_one_thread(command.run(context)),
+            Self::Team(command) => on_one_thread(command.run(context)),
+            Self::Watch(command) => on_one_thread(command.run(context)),
+            Self::Transcript(command) => on_one_thread(command.run(context)),
+            Self::Inbox(command) => on_one_thread(command.run(context)),
+            Self::Send(command) => on_one_thread(command.run(context)),
+            Self::Plan(command) => on_one_thread(command.run(context)),
+            Self::Review(command) => on_one_thread(command.run(context)),
+            Self::Permission(command) => on_one_thread(command.run(context)),
+            Self::Merge(command) => on_one_thread(command.run(context)),
+            Self::Why(command) => on_one_thread(command.run(context)),
+            Self::State(command) => on_one_thread(command.run(context)),
+            Self::Cost(command) => on_one_thread(command.run(context)),
+            Self::Log(command) => on_one_thread(command.run(context)),
+            Self::Replay(command) => on_one_thread(command.run(context)),
+            Self::Doctor(command) => on_one_thread(command.run(context)),
+            Self::Clean(command) => on_one_thread(command.run(context)),
+            Self::Mcp(command) => on_one_thread(command.run(context)),
+        }
+    }
+}
+
+/// Runs a command of an interactive session or of `brigade watch`. Returns its coloured answer, and prints nothing.
+///
+/// # Errors
+/// The error of the command as coloured text.
+pub fn answer_as_text(context: &Context, words: Vec<String>) -> Result<String, String> {
+    let cli = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) if is_help(&error) => return Ok(error.render().ansi().to_string()),
+        Err(error) => {
+            let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+            let error = argument_error(&error, &words);
+            let error = CliError { message: context.hint(&error.message), ..error };
+            return Err(context.output.render_error(&error.map_hints(|hint| context.hint(&hint))));
+        }
+    };
+    let output = Output { json: cli.global.json, ..context.output };
+    let context = context.for_next_command(output);
+    let no_launch = |_| Err(CliError::usage("a team runs in this interactive session already"));
+    let answer = cli.command.run_with_hints(&context, no_launch);
+    answer.map(|answer| output.render(&answer)).map_err(|error| output.render_error(&error))
+}
+
+/// The longest time that a command waits at its end for its threads.
+const END_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Runs a future on one thread: commands need no parallel work and start faster this way.
+pub(super) fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
+    let runtime = threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?;
+    let outcome = runtime.block_on(command);
+    // `brigade watch` can end while it reads a long text.
+    runtime.shutdown_timeout(END_TIME_MAX);
+    outcome
+}

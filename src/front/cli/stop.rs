@@ -1,0 +1,95 @@
+//! `brigade stop`.
+
+use std::time::Duration;
+
+use super::arguments::number;
+use super::context::Context;
+use super::error::{CliError, CliResult};
+use super::output::CommandAnswer;
+use crate::api::lead_status::LeadStatus;
+use crate::api::stop::{NextStart, StopTime, TeammateStop, stop_team, stop_teammate};
+use crate::front::text::lead_status::other_team;
+use crate::front::text::lines::one_line;
+
+/// The default of `--wait`, in seconds.
+const WAIT_DEFAULT_S: u64 = 300;
+
+/// Stop the running team, or one teammate, from any terminal
+///
+/// The team finishes its running turns, releases its claims and exits; `--now` does not wait for the turns. A teammate gets a
+/// message and stops after its turn; `--now` ends its turn. Others can claim its task.
+#[derive(Debug, clap::Args)]
+pub struct Stop {
+    /// The teammate [default: the whole team]
+    name: Option<String>,
+    /// Do not wait for running turns
+    #[arg(long)]
+    now: bool,
+    /// The longest wait for the team to exit, in seconds, from 0 to 86400
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_DEFAULT_S, value_parser = number::<u64>(0..=86_400))]
+    wait: u64,
+}
+
+impl Stop {
+    /// Stops the team or the teammate.
+    ///
+    /// # Errors
+    /// The teammate does not exist, or the team did not stop in time.
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let Some(name) = &self.name else {
+            let stopped = stop_team(&context.workspace, self.now, Duration::from_secs(self.wait)).await?;
+            let Some(stopped) = stopped else { return no_team(context) };
+            let data = serde_json::json!({ "stopped": true, "team": stopped.team, "pid": stopped.pid });
+            return context.output.answer(&data, || format!("team {} is stopped\n", one_line(&stopped.team)));
+        };
+        match stop_teammate(&context.workspace, name, self.now).await {
+            Ok(TeammateStop::NoTeam) => no_team(context),
+            Ok(TeammateStop::AlreadyStopped(next)) => {
+                let done =
+                    context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
+                Ok(done.note(format!("{} is already stopped; {}", one_line(name), next_start(next))))
+            }
+            Ok(TeammateStop::Asked { id, when, next_start: next }) => {
+                let data = serde_json::json!({ "asked": name, "id": id, "now": self.now });
+                let when = match when {
+                    StopTime::EndsTurn => "stops now",
+                    StopTime::Idle => "stops",
+                    StopTime::AfterTurn => "stops after its turn",
+                };
+                context.output.answer(&data, || format!("{} {when}; {}\n", one_line(name), next_start(next)))
+            }
+            Err(refusal) => Err(team_as_teammate(context, name).await.unwrap_or_else(|| refusal.into())),
+        }
+    }
+}
+
+fn no_team(context: &Context) -> CliResult<CommandAnswer> {
+    let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
+    Ok(done.note("no team runs in this workspace"))
+}
+
+/// Returns the error for a team in place of a teammate, while a team runs.
+async fn team_as_teammate(context: &Context, name: &str) -> Option<CliError> {
+    let config = context.workspace.location.config_if_valid()?;
+    let is_team = config.team_names().iter().any(|team| team.as_str() == name);
+    let status = LeadStatus::of(&context.workspace).await.ok()?;
+    if !is_team || status.lead.is_none() {
+        return None;
+    }
+    let note = match status.other_lead(name) {
+        Some(lead) => other_team(lead, name),
+        None => "it is the team, not a teammate".to_owned(),
+    };
+    Some(
+        CliError::refused(format!("cannot stop `{}`: {note}", one_line(name)))
+            .hint("`brigade stop` stops the running team"),
+    )
+}
+
+/// Says when a stopped teammate starts again.
+pub(super) fn next_start(next: NextStart) -> &'static str {
+    match next {
+        NextStart::NextLaunch => "the next launch starts it again",
+        NextStart::Spawn => "it starts again if the lead spawns it",
+    }
+}

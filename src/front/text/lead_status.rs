@@ -1,0 +1,54 @@
+//! Messages about the team that runs in a workspace, and its lead process.
+
+use super::lines::{duration, one_line};
+use crate::api::lead_status::{Delivery, LeadProcess, Pause};
+use crate::api::team::LeadHealth;
+
+/// Returns the message, to follow the name of the process.
+pub fn message(health: LeadHealth) -> String {
+    match health {
+        LeadHealth::Suspended => "is suspended".to_owned(),
+        LeadHealth::Silent(silence) => {
+            format!("has sent no heartbeat for {}: it hangs, or the machine is overloaded", duration(silence))
+        }
+    }
+}
+
+/// Returns the hint for the process `pid`.
+pub fn hint(health: LeadHealth, pid: u32) -> String {
+    match health {
+        LeadHealth::Suspended => {
+            format!("to continue: `fg` in its terminal, or `kill -CONT {pid}`; to stop: `brigade stop`")
+        }
+        LeadHealth::Silent(_) => {
+            format!("to stop: `brigade stop`, or `kill -KILL {pid}`; the next launch continues the work")
+        }
+    }
+}
+
+/// Returns the note that this lead's team runs, and not the one of this name.
+pub fn other_team(lead: &LeadProcess, name: &str) -> String {
+    format!("team `{}` (pid {}) runs here; `{}` does not", one_line(&lead.team), lead.pid, one_line(name))
+}
+
+/// Returns the note about a message (`what`) that is not read now.
+pub fn delivery(delivery: Delivery, what: &str) -> Option<String> {
+    match delivery {
+        Delivery::Now => None,
+        Delivery::AfterPause => {
+            Some(format!("the team is paused: the {what} is read after `brigade state continuous`"))
+        }
+        Delivery::AtNextLaunch => Some(format!("no team runs: the {what} is delivered at the next launch")),
+    }
+}
+
+/// Returns the pause of a team and its end, or its effect on the next launch.
+pub fn pause(pause: &Pause) -> String {
+    let reason = if pause.reason.is_empty() { String::new() } else { format!(" ({})", one_line(&pause.reason)) };
+    if pause.is_running {
+        return format!("agent_state.json pauses the team{reason}; run `brigade state continuous` to continue");
+    }
+    format!(
+        "agent_state.json says pause{reason}: `brigade run` works all the same, `brigade up` waits for `brigade state continuous`"
+    )
+}

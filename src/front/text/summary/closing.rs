@@ -1,0 +1,207 @@
+//! The text at the end of a run: the table of its tasks, and the sentences below it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anstyle::Style;
+
+use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
+use crate::domain::log::event::GoalResult;
+use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::team::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
+use crate::front::text::command_form::CommandForm;
+use crate::front::text::evidence::{caveat_sentences, ignored_file_sentences};
+use crate::front::text::lines::{count, duration, join_up_to, one_line, wrap};
+use crate::front::text::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use crate::front::text::table::{Cell, TABLE_WIDTH_MIN, Table};
+
+/// Rows of the table; completed tasks are left out first.
+const ROWS_MAX: usize = 40;
+/// Ids that a hint names.
+const HINTED_MAX: usize = 5;
+/// Failed tasks whose full reason follows the table.
+const REASONS_MAX: usize = 3;
+/// A note does not fit the table if it is longer than the width of the terminal divided by this.
+const NOTE_SHARE: usize = 4;
+/// Below [`TABLE_WIDTH_MIN`] columns, a note has room for at least this many lines.
+const NOTE_LINES_MIN: usize = 3;
+
+/// The next step after a run that ended because of a wrong setting of a model.
+pub const SETTING_HINT: &str = "hint: `brigade doctor` checks servers and keys, and shows the names of models\n";
+
+/// The workspace of the run.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkspaceView<'a> {
+    /// The folder with the results; `None` if they go to the team branch.
+    pub results: Option<&'a Path>,
+    /// The form of the commands in hints.
+    pub commands: &'a CommandForm,
+}
+
+/// Returns the closing table and sentences.
+pub fn render(outcome: &RunOutcome, workspace: &WorkspaceView<'_>, columns: usize) -> String {
+    let mut out = String::from("\n");
+    if !outcome.tasks.is_empty() {
+        out.push_str(&task_table(outcome).render_table_or_list(columns));
+        if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
+            out.push_str(&paint(DIM, &workspace.commands.render(&format!("and {more} more: `brigade tasks`"))));
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+    for (style, sentence) in sentences(outcome, workspace.results, columns) {
+        let sentence = workspace.commands.render(&one_line(&sentence));
+        out.push_str(&paint(style, &wrap(&sentence, columns, 0)));
+        out.push('\n');
+    }
+    out
+}
+
+fn task_table(outcome: &RunOutcome) -> Table {
+    let mut table = Table::new(&["TASK", "STATUS", "OWNER", "ATTEMPTS", "TIME", "NOTE"])
+        .numbers(&["ATTEMPTS", "TIME"])
+        .flexible(&["TASK", "NOTE"]);
+    for task in tasks_of_table(outcome) {
+        table.row(vec![
+            Cell::new(&format!("{} {}", task.id, task.subject), PLAIN),
+            Cell::new(task.status.word(), status_style(task)),
+            Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
+            Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
+            Cell::new(&if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) }, PLAIN),
+            match task.status {
+                OutcomeStatus::Own(TaskStatus::Failed) => Cell::reason(&task.note, DIM),
+                _ => Cell::new(&task.note_and_evidence, DIM),
+            },
+        ]);
+    }
+    table
+}
+
+/// Returns the tasks to show; completed ones are left out first.
+fn tasks_of_table(outcome: &RunOutcome) -> Vec<&TaskOutcome> {
+    let mut tasks: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
+    tasks.sort_by_key(|task| task.status == OutcomeStatus::Own(TaskStatus::Completed));
+    tasks.truncate(ROWS_MAX);
+    tasks.sort_by_key(|task| task.id);
+    tasks
+}
+
+fn status_style(task: &TaskOutcome) -> Style {
+    match task.status {
+        OutcomeStatus::Own(TaskStatus::Completed) if task.unverified || task.nothing_ran => WARN,
+        OutcomeStatus::Own(TaskStatus::Completed) => GOOD,
+        OutcomeStatus::Own(TaskStatus::Failed) => BAD,
+        OutcomeStatus::Own(TaskStatus::InProgress) => BUSY,
+        _ => WARN,
+    }
+}
+
+/// Returns the sentences below the table, each with its style.
+fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(Style, String)> {
+    let achievement = outcome.facts().achievement();
+    let mut sentences = vec![achievement_sentence(achievement, outcome)];
+    if let RunAchievement::UnplannedGoal(UnplannedGoal { answer: GoalAnswer::Question, .. }) = achievement {
+        let how = "The lead waits for your answer: `brigade send lead TEXT`, then launch the team again.";
+        sentences.push((WARN, how.to_owned()));
+    }
+    // If tasks failed or are left, a passed check of the goal is no success: its sentence comes last.
+    let mut passed_check = None;
+    if let Some(goal) = &outcome.goal {
+        let sentence = goal.sentence(outcome.task_counts);
+        match goal.result(outcome.task_counts) {
+            GoalResult::NotMet => sentences.push((BAD, sentence)),
+            GoalResult::Met => sentences.push((GOOD, sentence)),
+            GoalResult::TasksLeft => passed_check = Some((WARN, sentence)),
+        }
+    }
+    if let Some(error) = &outcome.error
+        && !matches!(achievement, RunAchievement::Nothing(_))
+    {
+        sentences.push((BAD, error.clone()));
+    }
+    sentences.extend(unfinished_sentences(outcome, columns));
+    sentences.extend(caveat_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
+    sentences.extend(unverified_sentence(outcome).map(|sentence| (WARN, sentence)));
+    sentences.extend(ignored_file_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
+    sentences.extend(passed_check);
+    sentences.extend(outcome.pending.sentences().into_iter().map(|sentence| (WARN, sentence)));
+    if outcome.task_counts.total() > 0 {
+        let place = results.map(|folder| format!("Results are in {}. ", folder.display())).unwrap_or_default();
+        sentences.push((DIM, format!("{place}Log: `brigade log`.")));
+    }
+    sentences
+}
+
+/// Returns the first sentence.
+fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -> (Style, String) {
+    let (total, now, usage) = (outcome.task_counts.total(), outcome.completed_now, outcome.usage_text());
+    let tasks = count(total, "task");
+    match achievement {
+        RunAchievement::Nothing(error) => (BAD, error.to_owned()),
+        RunAchievement::UnplannedGoal(goal) => (WARN, format!("{} ({usage})", goal.reason)),
+        RunAchievement::NoTasks => (
+            WARN,
+            format!("The board has no tasks. Give the team a plan, or a goal if its lead has a model ({usage})."),
+        ),
+        RunAchievement::AllTasks => {
+            let style = if outcome.unverified_now > 0 { WARN } else { GOOD };
+            match total {
+                1 => (style, format!("The task is done ({usage}).")),
+                _ => (style, format!("All {tasks} done, {now} in this run ({usage}).")),
+            }
+        }
+        RunAchievement::SomeTasks => {
+            (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", outcome.task_counts.completed))
+        }
+    }
+}
+
+/// Returns a sentence that explains the exit code of a run with unverified work of its own agents.
+fn unverified_sentence(outcome: &RunOutcome) -> Option<String> {
+    let id = outcome.tasks.iter().find(|task| task.unverified)?.id.0;
+    (outcome.unverified_now > 0).then(|| {
+        format!(
+            "No report and no verify command shows this work, so the exit code is 1. `brigade tasks show {id}` shows the result, `brigade tasks reopen {id}` has it done again. A `verify` command lets Brigade decide."
+        )
+    })
+}
+
+/// Returns a sentence with the next command for the tasks of each unfinished status, and the reasons of failed tasks.
+fn unfinished_sentences(outcome: &RunOutcome, columns: usize) -> Vec<(Style, String)> {
+    let mut sentences = Vec::new();
+    for (status, label, purpose, style) in [
+        (OutcomeStatus::Own(TaskStatus::Failed), "failed", "to try again", BAD),
+        (OutcomeStatus::Blocked, "blocked", "for the blockers", WARN),
+        (OutcomeStatus::Own(TaskStatus::InProgress), "still in progress", "for the owner", WARN),
+        (OutcomeStatus::Own(TaskStatus::Pending), "left to do", "for the reason", WARN),
+    ] {
+        let ids: Vec<TaskId> = outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect();
+        let Some(first) = ids.first() else { continue };
+        let is_failed = status == OutcomeStatus::Own(TaskStatus::Failed);
+        let command = if is_failed {
+            format!("`brigade tasks retry {}`", id_arguments(&ids))
+        } else {
+            format!("`brigade why {}`", first.0)
+        };
+        let named = join_up_to(ids.iter(), HINTED_MAX);
+        sentences.push((style, format!("{} {label}: {named}; {command} {purpose}.", ids.len())));
+        if is_failed {
+            sentences.extend(cut_failure_reasons(outcome, columns).map(|reason| (PLAIN, reason)));
+        }
+    }
+    sentences
+}
+
+/// Returns the numbers of the first tasks, as arguments of a command.
+fn id_arguments(ids: &[TaskId]) -> String {
+    ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the reasons of failed tasks that the table cuts.
+fn cut_failure_reasons(outcome: &RunOutcome, columns: usize) -> impl Iterator<Item = String> {
+    let failed =
+        outcome.tasks.iter().filter(|task| task.status == OutcomeStatus::Own(TaskStatus::Failed)).take(REASONS_MAX);
+    let note_columns = if columns < TABLE_WIDTH_MIN { columns * NOTE_LINES_MIN } else { columns / NOTE_SHARE };
+    let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
+    failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
+}
