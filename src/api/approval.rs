@@ -1,6 +1,7 @@
 //! The requests that wait for approval: plans, reviews and permissions. An approval is an answer to a request.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::lead_status::{Delivery, LeadStatus};
 use super::refusal::{ApiResult, Refusal};
@@ -70,7 +71,8 @@ pub fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -
 }
 
 /// The person's answer to a request.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Decision {
     /// True to approve it.
     pub approve: bool,
@@ -83,8 +85,11 @@ pub struct Decision {
 }
 
 /// An answer that was recorded.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct GivenAnswer {
+    /// The kind of the request.
+    #[serde(skip)]
+    pub kind: RequestKind,
     /// The id of the request.
     pub id: String,
     /// Its author.
@@ -135,7 +140,7 @@ pub async fn answer<E: From<Refusal>>(
         Some(_) => LeadStatus::with_state(workspace).await.unwrap_or_default().delivery(),
         None => Delivery::Now,
     };
-    Ok(GivenAnswer { id: request.id.clone(), from: sent.request.from, approve, message: sent.message, delivery })
+    Ok(GivenAnswer { kind, id: request.id.clone(), from: sent.request.from, approve, message: sent.message, delivery })
 }
 
 fn refusal(error: StoreError, kind: RequestKind, id: &str) -> Refusal {

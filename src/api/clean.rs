@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::lead_status::LeadStatus;
 use super::refusal::{ApiResult, Refusal};
@@ -33,7 +34,8 @@ const NAMED_MAX: usize = 5;
 const CLEANER: &str = "brigade-clean";
 
 /// The things to clean, in addition to records of dead workers, rotated logs and invalid files that were set aside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Selection {
     /// The transcripts, and the mail in delivery.
     pub all: bool,
@@ -48,17 +50,18 @@ pub struct Selection {
 }
 
 /// An old file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OldFile {
     /// Its path.
     #[serde(serialize_with = "crate::config::path_as_text")]
+    #[schemars(with = "String")]
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
 }
 
 /// The things that a clean-up found. Those that it selects were removed, if `removed` is true.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Cleanup {
     /// True if the selected things were removed.
     pub removed: bool,
@@ -67,12 +70,16 @@ pub struct Cleanup {
     /// The selected files.
     pub files: Vec<OldFile>,
     /// The worktrees and branches of deleted tasks. A clean-up never removes them.
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub leftovers: Vec<Leftover>,
     /// The branches that keep the work of failed attempts.
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub attempts: Vec<KeptAttempt>,
     /// The refs that keep commits of a team.
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub taken: Vec<TakenCommits>,
     /// The worktrees that are kept.
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub worktrees: Vec<KeptWorktree>,
     /// The selection.
     #[serde(skip)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::lead_status::LeadStatus;
@@ -94,7 +95,7 @@ fn chosen_team(
 }
 
 /// The usage of a team.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CostView {
     /// The name of the team.
     pub team: String,
@@ -117,7 +118,7 @@ pub struct CostView {
 }
 
 /// The usage of one model by one member.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AccountView {
     /// The name of the member.
     pub teammate: String,
@@ -134,7 +135,7 @@ pub struct AccountView {
 }
 
 /// The budget of a member, and its usage.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct MemberBudgetView {
     /// The name of the member.
     pub teammate: String,
@@ -147,7 +148,7 @@ pub struct MemberBudgetView {
 }
 
 /// The tokens of all attempts of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TaskTokensView {
     /// The number of the task.
     pub task: TaskId,

@@ -3,11 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::lead_status::LeadStatus;
 use super::refusal::{ApiResult, Refusal};
+use super::team::choice_refusal;
 use super::workspace::Workspace;
+use crate::domain::git::branch_name::BranchName;
 use crate::domain::log::event::Notice;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::{Isolation, TeamSpec};
 use crate::domain::text::one_line;
 pub use crate::git::drivers::MissingDriver;
@@ -19,12 +25,48 @@ use crate::sandbox::filter::own_program_path;
 use crate::stores::workspace::OpenMode;
 
 /// The work of a team that was taken over.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Merged {
+    /// The team.
+    #[schemars(with = "String")]
+    pub team: Name,
+    /// The team branch.
+    #[schemars(with = "String")]
+    pub branch: BranchName,
     /// The branches and commits.
+    #[serde(flatten)]
+    #[schemars(with = "serde_json::Value")]
     pub take_over: TakeOver,
     /// The state of the team branch afterwards, if it can be read.
+    #[serde(skip)]
     pub status: Option<TeamBranchStatus>,
+}
+
+/// The work of a team that was recorded as taken over in another form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SetAside {
+    /// The team.
+    #[schemars(with = "String")]
+    pub team: Name,
+    /// The team branch.
+    #[schemars(with = "String")]
+    pub branch: BranchName,
+    /// The changes, in one line each; none if the person's branch has all commits.
+    pub changes: Vec<String>,
+}
+
+/// Returns the team of a merge: the named one, else the running one, else the last one.
+///
+/// # Errors
+/// There is no such team, or several teams are possible.
+pub async fn chosen_team(workspace: &Workspace, named: Option<&String>) -> ApiResult<TeamSpec> {
+    let name = LeadStatus::with_state(workspace).await?.team_name(named);
+    if let Some(spec) = workspace.location.team_if_valid(name.as_deref()) {
+        return Ok(spec);
+    }
+    let config = workspace.location.config()?;
+    config.select(name.as_deref())?;
+    Err(choice_refusal(workspace))
 }
 
 /// The team branch of a team with worktrees, as seen from the person's checkout.
@@ -100,19 +142,19 @@ impl TeamBranch {
         // Without the board, only the text about a deleted branch is shorter.
         let board = workspace.board(OpenMode::ReadOnly).await?;
         let recorded = board.view().await.map(|view| recorded_merges(&view)).unwrap_or_default();
-        let (team, branch) = (self.team.name.as_str(), self.team.target_branch());
-        let take_over = GitRepository::take_over(&self.folder, team, &branch, &recorded, drivers)?;
+        let (team, branch) = (self.team.name.clone(), self.team.target_branch());
+        let take_over = GitRepository::take_over(&self.folder, team.as_str(), &branch, &recorded, drivers)?;
         // The work is merged, so a board that cannot be read is no error here.
         let view = board.view().await.ok();
-        Ok(Merged { take_over, status: self.status(view.as_deref()).ok() })
+        Ok(Merged { team, branch, take_over, status: self.status(view.as_deref()).ok() })
     }
 
     /// Records that the person's branch has the team's work in another form. The team branch starts from the person's commit, and a ref
-    /// keeps its own. Returns the changes; none if the person's branch has all commits.
+    /// keeps its own.
     ///
     /// # Errors
     /// A team runs, the branch is one of the person, or the workspace cannot be used.
-    pub async fn record_taken(&self, workspace: &Workspace) -> ApiResult<Vec<Notice>> {
+    pub async fn set_aside(&self, workspace: &Workspace) -> ApiResult<SetAside> {
         let drivers = drivers(workspace.location.sandbox(Some(&self.team))?);
         LeadStatus::of(workspace).await?.refuse_if_running("set the team branch aside")?;
         if self.team.merge_into.is_some() {
@@ -126,7 +168,12 @@ impl TeamBranch {
         let view = led.stores.board.view().await?;
         let is_completed = |task: &&Arc<Task>| task.status == TaskStatus::Completed;
         let completed: Vec<TaskId> = view.tasks.values().filter(is_completed).map(|task| task.id).collect();
-        Ok(GitRepository::record_taken(&self.folder, team, &completed, &recorded_merges(&view), drivers)?)
+        let notices = GitRepository::record_taken(&self.folder, team, &completed, &recorded_merges(&view), drivers)?;
+        let text = |notice| match notice {
+            Notice::Info(text) | Notice::Warning(text) => one_line(&text),
+        };
+        let changes = notices.into_iter().map(text).collect();
+        Ok(SetAside { team: self.team.name.clone(), branch: self.team.target_branch(), changes })
     }
 }
 

@@ -25,18 +25,23 @@
 //! | [`team`] | a team at one moment, its process and its members |
 //! | [`why`] | the reasons for the state of a task |
 //! | [`cost`] | the usage of a team and its budgets |
+//! | [`order`], [`outcome`] | the orders of all front ends as data, and what came of them |
+//! | [`consent`] | the agreement of the person to what an order runs |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
 #![warn(missing_docs)]
 
 pub mod approval;
 pub mod clean;
+pub mod consent;
 pub mod cost;
 pub mod inbox;
 pub mod lead_status;
 pub mod location;
 pub mod members;
 pub mod merge;
+pub mod order;
+pub mod outcome;
 pub mod outside_agent;
 pub mod pending;
 pub mod refusal;
@@ -52,5 +57,7 @@ pub mod why;
 pub mod workspace;
 
 pub use location::Location;
+pub use order::Order;
+pub use outcome::Outcome;
 pub use refusal::{ApiResult, Refusal, RefusalCode};
 pub use workspace::Workspace;

@@ -1,5 +1,6 @@
 //! Sends the person's messages.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::lead_status::{Delivery, LeadStatus};
@@ -16,20 +17,24 @@ pub use crate::service::messages::SentMessage;
 use crate::stores::workspace::OpenMode;
 
 /// The messages that were sent, and when they are read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Sent {
+    /// The recipient, as it was given: a member, `lead` or `all`.
+    pub to: String,
     /// A message for each recipient.
     pub messages: Vec<SentMessage>,
     /// The members without an inbox, which a message to all does not reach. The next launch starts those of the config.
+    #[schemars(with = "Vec<String>")]
     pub left_out: Vec<Name>,
     /// The recipient, if its provider has no model: it reads the mail and cannot answer.
+    #[schemars(with = "Option<String>")]
     pub without_model: Option<Name>,
     /// The time at which the message is read.
     pub reading: Reading,
 }
 
 /// The time at which the recipient of a message reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading {
     /// The person sent it to their own inbox.
@@ -78,7 +83,7 @@ pub async fn send(workspace: &Workspace, to: &str, text: &str) -> ApiResult<Sent
     let is_left_out = |name: &Name| to_all && !messages.iter().any(|message| name.is_same(&message.to));
     let left_out = members.into_iter().filter(is_left_out).collect();
     let without_model = reader_without_model(to, team.as_ref());
-    Ok(Sent { messages, left_out, without_model, reading: reading(workspace, to, is_outside).await })
+    Ok(Sent { to: to.to_owned(), messages, left_out, without_model, reading: reading(workspace, to, is_outside).await })
 }
 
 async fn reading(workspace: &Workspace, to: &str, is_outside: bool) -> Reading {

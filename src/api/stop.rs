@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
@@ -26,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SECOND_SIGNAL_AFTER: Duration = Duration::from_millis(200);
 
 /// A team that has stopped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StoppedTeam {
     /// The name of the team.
     pub team: String,
@@ -35,13 +36,16 @@ pub struct StoppedTeam {
 }
 
 /// The result of a request that a teammate stops.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TeammateStop {
     /// No team runs, so the teammate does not run either.
     NoTeam,
     /// The teammate had stopped before.
-    AlreadyStopped(NextStart),
+    AlreadyStopped {
+        /// The time at which it starts again.
+        next_start: NextStart,
+    },
     /// The teammate was asked to stop.
     Asked {
         /// The id of the message.
@@ -54,7 +58,7 @@ pub enum TeammateStop {
 }
 
 /// The time at which a teammate that was asked to stop does so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopTime {
     /// Now; its turn is ended.
@@ -66,7 +70,7 @@ pub enum StopTime {
 }
 
 /// The time at which a stopped teammate starts again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NextStart {
     /// At the next launch, because it is in the config.
@@ -144,7 +148,7 @@ pub async fn stop_teammate(workspace: &Workspace, name: &str, now: bool) -> ApiR
     let reports = stores.state.read().await?.map(|state| state.teammates()).unwrap_or_default();
     let report = reports.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report);
     if report.is_some_and(|report| report.is_gone()) {
-        return Ok(TeammateStop::AlreadyStopped(next_start));
+        return Ok(TeammateStop::AlreadyStopped { next_start });
     }
     let id = workspace.outbox(&stores).send_stop_request(name, now).await?;
     let is_idle =

@@ -1,5 +1,6 @@
 //! Tasks: the facts that explain their state, and the orders that change them.
 
+mod actor;
 mod add;
 mod change;
 mod claim;
@@ -11,10 +12,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::value::RawValue;
 
+pub use actor::ActingAs;
 pub use add::{StartObstacles, add, import, start_obstacles};
 pub use change::{DeletedTask, StatusChange, acting_name, board, change, change_each, delete_each, edit, find};
 pub use claim::{ClaimOrder, ClaimOutcome, claim};
-pub use complete::complete;
+pub use complete::{complete, incomplete};
 pub use context::{abandoned_tasks, load as load_context};
 pub use diff::Changes;
 

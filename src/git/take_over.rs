@@ -47,7 +47,7 @@ pub struct TeamBranchProblem {
 }
 
 /// The result of a merge into the person's branch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct TakeOver {
     /// The person's branch.
     pub into: BranchName,
@@ -56,6 +56,7 @@ pub struct TakeOver {
     /// Its commit after the merge; the same if it already had everything.
     pub after: String,
     /// `true` if it already had everything, in another form.
+    #[serde(rename = "taken")]
     pub is_taken: bool,
     /// The number of its new commits without a signature, if the person's git signs commits.
     pub unsigned_commits: usize,

@@ -71,7 +71,7 @@ impl Sender<'_> {
 }
 
 /// A message that is in its recipient's inbox.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct SentMessage {
     /// The recipient.
     pub to: String,

@@ -5,6 +5,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::api::outcome::{TaskDocument, task_document};
 use crate::api::workspace::Workspace;
 use crate::api::{ApiResult, Refusal, members};
 use crate::domain::task::plan_update::plan_of;
@@ -138,14 +142,16 @@ impl StatusChange {
 /// A task refuses the change: nothing was changed. Or a change failed: the refusal names the tasks that were changed before.
 pub async fn change_each(workspace: &Workspace, ids: &[TaskId], change: Change, by: &Actor) -> ApiResult<Vec<Task>> {
     let board = workspace.board(OpenMode::Write).await?;
-    let act = async |id| board.change(id, change.clone(), by).await;
+    let act = |id| board.change(id, change.clone(), by);
     act_on_each(board.as_ref(), ids, change.action(), by, act).await
 }
 
 /// A task that was deleted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct DeletedTask {
     /// The task.
+    #[serde(serialize_with = "task_document")]
+    #[schemars(with = "TaskDocument")]
     pub task: Task,
     /// The folder of its worktree, relative to the workspace, if it is still there.
     pub worktree: Option<String>,
@@ -159,7 +165,7 @@ pub struct DeletedTask {
 /// As [`change_each`].
 pub async fn delete_each(workspace: &Workspace, ids: &[TaskId], by: &Actor) -> ApiResult<Vec<DeletedTask>> {
     let board = workspace.board(OpenMode::Write).await?;
-    let delete = async |id| board.delete(id, by).await;
+    let delete = |id| board.delete(id, by);
     let tasks = act_on_each(board.as_ref(), ids, Action::Delete, by, delete).await?;
     let folder = workspace.folder()?;
     let deleted = |task: Task| DeletedTask {
@@ -171,19 +177,19 @@ pub async fn delete_each(workspace: &Workspace, ids: &[TaskId], by: &Actor) -> A
 }
 
 /// Calls `act` for each task if `by` may do `action` to all of them.
-async fn act_on_each(
+async fn act_on_each<F: Future<Output = StoreResult<Task>> + Send>(
     board: &dyn Board,
     ids: &[TaskId],
     action: Action,
     by: &Actor,
-    act: impl AsyncFn(TaskId) -> StoreResult<Task>,
+    act: impl Fn(TaskId) -> F,
 ) -> ApiResult<Vec<Task>> {
     let mut seen = HashSet::new();
     let ids: Vec<TaskId> = ids.iter().copied().filter(|id| seen.insert(*id)).collect();
     let mut refusals = Vec::new();
     for &id in &ids {
         let permitted = board.get(id).await.and_then(|task| permit(&task, action, by).map_err(StoreError::from));
-        refusals.extend(permitted.err().map(Refusal::from));
+        refusals.extend(permitted.err().map(|error| refusal(error, by)));
     }
     if let Some(refusal) = join(refusals) {
         let done = action.past_participle();
@@ -194,7 +200,7 @@ async fn act_on_each(
     for id in ids {
         match act(id).await {
             Ok(task) => tasks.push(task),
-            Err(error) => return Err(partial_failure(error.into(), &tasks, action)),
+            Err(error) => return Err(partial_failure(refusal(error, by), &tasks, action)),
         }
     }
     Ok(tasks)
@@ -235,18 +241,19 @@ mod tests {
         let delete = Action::Delete;
         let ids = [3, 3, 1, 2].map(TaskId);
         // Another actor deletes the second task after the check.
-        let outcome = act_on_each(&board, &ids, delete, &person, async |id| {
+        let act = async |id| {
             if id == TaskId(1) {
                 board.delete(id, &person).await?;
             }
             board.delete(id, &person).await
-        });
+        };
+        let outcome = act_on_each(&board, &ids, delete, &person, act);
         let refusal = outcome.await.unwrap_err();
         assert_eq!(refusal.message, "there is no task #1 on the board; deleted before that: #3");
         assert_eq!(refusal.done, [TaskId(3)]);
         assert!(board.get(TaskId(2)).await.is_ok());
         let retry = Action::Retry;
-        let change = async |id| board.change(id, Change::Retry, &person).await;
+        let change = |id| board.change(id, Change::Retry, &person);
         let refusal = act_on_each(&board, &[TaskId(2), TaskId(9)], retry, &person, change).await.unwrap_err();
         assert!(refusal.message.ends_with("there is no task #9 on the board; no task was retried"));
         assert_eq!(refusal.done, []);

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::change::acting_name;
+use crate::api::outcome::{TaskDocument, task_document};
 use crate::api::workspace::Workspace;
 use crate::api::{ApiResult, Refusal};
 use crate::domain::task::{Task, TaskId, TaskStatus, trimmed_words};
@@ -24,13 +28,25 @@ pub struct ClaimOrder {
 }
 
 /// The end of a claim.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ClaimOutcome {
     /// The task is claimed under this name until its lease ends. Its attempt is the fence of every later change.
-    Claimed(Box<Task>, Name),
+    Claimed {
+        /// The task.
+        #[serde(serialize_with = "task_document")]
+        #[schemars(with = "TaskDocument")]
+        task: Box<Task>,
+        /// The name.
+        #[schemars(with = "String")]
+        name: Name,
+        /// The length of the lease, in seconds.
+        lease_s: u64,
+    },
     /// No task is claimable.
     Nothing {
         /// The name.
+        #[schemars(with = "String")]
         name: Name,
         /// True if a task is pending.
         is_any_pending: bool,
@@ -50,7 +66,7 @@ pub async fn claim(workspace: &Workspace, order: ClaimOrder) -> ApiResult<ClaimO
     let stores = workspace.stores(OpenMode::Write).await?;
     let capabilities = capabilities(&name, trimmed_words(&order.capabilities), workspace);
     if let Some(task) = claim_with_lease(&stores, order.task, &name, capabilities, order.lease).await? {
-        return Ok(ClaimOutcome::Claimed(Box::new(task), name));
+        return Ok(ClaimOutcome::Claimed { task: Box::new(task), name, lease_s: order.lease.as_secs() });
     }
     let view = stores.board.view().await?;
     let is_any_pending = view.tasks.values().any(|task| task.status == TaskStatus::Pending);

@@ -9,21 +9,23 @@ use super::change::refusal;
 use crate::api::lead_status::LeadStatus;
 use crate::api::workspace::Workspace;
 use crate::api::{ApiResult, Refusal, members};
+use crate::domain::git::worktree_name::{WorktreeName, team_folder};
 use crate::domain::task::transition::{Action, Actor, ActorKind, permit};
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::{Task, TaskId, failure_summary};
 use crate::domain::team::name::HUMAN;
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::records::RunningCommand;
 use crate::domain::team::state::TeammateReport;
 use crate::domain::team::team_spec::{Isolation, TeamSpec, ToolLimits};
+use crate::domain::text::{one_line, shell_word};
 use crate::embed::SystemClock;
 use crate::git::DriverOptions;
 use crate::git::inspection::GitWorkInspector;
-use crate::ports::{StoreError, StoreResult, Stores, WorkInspector};
+use crate::ports::{StoreError, StoreResult, Stores, UnmergedWork, WorkInspector};
 use crate::process::command::{CommandContext, CommandRegistry};
 use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
-use crate::service::completion::{Completion, CompletionGate, TaskReport, WorkPlace};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
 use crate::service::review::{ReviewCandidate, choose_reviewer};
 use crate::service::verify::Verifier;
 use crate::stores::workspace::OpenMode;
@@ -149,4 +151,55 @@ fn reviews_as(team: &TeamSpec, name: &str, report: &TeammateReport) -> Vec<Strin
         // The lead spawned it, so it has the lead's model.
         None => vec![report.role.clone()],
     }
+}
+
+/// The refusal of a task that is not completed.
+pub fn incomplete(id: TaskId, incomplete: Incomplete) -> Refusal {
+    let number = id.0;
+    match incomplete {
+        Incomplete::ReviewPending { id: review, to, rejection } => {
+            let (review, to) = (one_line(&review), one_line(&to));
+            let mut message = format!("cannot complete {id} yet: it waits for review {review} by {to}");
+            if let Some(feedback) = rejection {
+                message.push_str(&format!("; an earlier review rejected it: {}", one_line(&feedback)));
+            }
+            let review = shell_word(&review);
+            Refusal::refused(message).next(format!("`brigade review approve {review}`, then complete the task again"))
+        }
+        Incomplete::ReviewRejected { feedback } => {
+            let message = format!("cannot complete {id}: the review rejected it: {}", one_line(&feedback));
+            Refusal::refused(message)
+                .next(format!("`brigade tasks release {number}`, or `brigade tasks fail {number} --reason TEXT`"))
+        }
+        Incomplete::Refused { refusal, .. } => {
+            let evidence = failure_summary::stored_text(&refusal.evidence);
+            let message = format!("cannot complete {id}: {}\n{evidence}", refusal.sentence);
+            Refusal::refused(message.trim_end().to_owned())
+                .next("correct the work and complete the task again, or release or fail it")
+        }
+        Incomplete::NotMerged(work) => {
+            let otherwise = "or release it for a teammate; --force skips the merge";
+            let hint = match (&work.uncommitted_in, merge_command(&work)) {
+                (Some(folder), _) => format!("commit it in {folder} and merge it, {otherwise}"),
+                (None, Some(merge)) => format!("`{merge}`, then complete the task again; {otherwise}"),
+                (None, None) => otherwise.to_owned(),
+            };
+            Refusal::refused(format!("cannot complete {id}: {work}")).next(hint)
+        }
+        Incomplete::AttemptFailed { reason } => {
+            let message = format!("cannot complete {id}: {}; this attempt has failed", one_line(&reason));
+            Refusal::refused(message).next(format!("`brigade why {number}`"))
+        }
+    }
+}
+
+/// The command that merges the work of a task in the team worktree, which is a clone of its own.
+fn merge_command(work: &UnmergedWork) -> Option<String> {
+    let (team, from, name) = match (work.branches.first(), &work.commits_in) {
+        (Some(branch), _) => (WorktreeName::of_branch(branch)?.team, "../..".to_owned(), branch.full()),
+        (None, Some(folder)) => (WorktreeName::of_folder(folder)?.team, format!("../../{folder}"), "HEAD".to_owned()),
+        (None, None) => return None,
+    };
+    let [folder, from, name] = [team_folder(&team), from, name].map(|word| shell_word(&word));
+    Some(format!("git -C {folder} pull --no-rebase {from} {name}"))
 }

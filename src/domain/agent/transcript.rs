@@ -3,6 +3,7 @@
 //! A transcript only grows. A compaction is a record, not a rewrite: `covers` is the number of earlier records that its summary
 //! replaces for the model. [`super::prompt`] decides which records the model reads.
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -121,7 +122,7 @@ impl Block {
 pub const TICKS_PER_USD: f64 = 1e10;
 
 /// The tokens of model requests, as reported by the provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Usage {
     /// Input tokens, without those of the cache.

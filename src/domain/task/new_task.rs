@@ -1,11 +1,15 @@
 //! Tasks to create.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::plan_update::ImportRecord;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId, non_blank, trimmed_words};
 use crate::domain::time::UnixMs;
 
 /// A task to create. The board assigns its id.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct NewTask {
     /// A summary in one line.
     pub subject: String,
@@ -14,6 +18,7 @@ pub struct NewTask {
     /// Blockers on the board.
     pub blocked_by: Vec<TaskId>,
     /// Blockers among the tasks of the same call, by index.
+    #[serde(skip)]
     pub blocked_by_new: Vec<usize>,
     /// The subject in the progressive form.
     pub active_form: Option<String>,
@@ -30,8 +35,10 @@ pub struct NewTask {
     /// The member it is reserved for.
     pub owner: Option<String>,
     /// Its source, so that a second import creates no duplicate. Stored as `metadata.source`.
+    #[serde(skip)]
     pub source: Option<String>,
     /// The line of the plan in which it starts, from 1.
+    #[serde(skip)]
     pub source_line: Option<usize>,
 }
 

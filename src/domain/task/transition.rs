@@ -6,6 +6,9 @@
 use std::time::Duration;
 
 pub use super::action::Action;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::failed_attempt;
 use super::plan_update::ImportRecord;
 use super::task_error::TaskError;
@@ -105,7 +108,8 @@ pub enum Change {
 }
 
 /// New values of the editable fields. `None` keeps a field.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct TaskEdit {
     /// A summary in one line.
     pub subject: Option<String>,
@@ -132,6 +136,7 @@ pub struct TaskEdit {
     /// Tasks that shall wait for this one.
     pub add_blocks: Vec<TaskId>,
     /// The plan's new content. The edit is applied only if the task is unchanged since its import.
+    #[serde(skip)]
     pub imported: Option<Box<ImportRecord>>,
 }
 

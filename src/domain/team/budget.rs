@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::agent::transcript::Usage;
@@ -98,7 +99,7 @@ impl Price {
 pub type Prices = BTreeMap<String, Price>;
 
 /// The most that a team, or one of its members, may use in total. `None` means no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Budget {
     /// Tokens of all kinds, each counted as one.
     pub tokens: Option<u64>,
@@ -230,7 +231,7 @@ pub struct UsageKey {
 }
 
 /// The usage of one [`UsageKey`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Spend {
     /// Number of requests.
     pub requests: u64,

@@ -24,7 +24,7 @@ const WAITING_FOR: &str = "waiting_for";
 
 words! {
     /// The desired or current state of a team.
-    #[derive(Default)]
+    #[derive(Default, schemars::JsonSchema)]
     pub enum Mode {
         /// One session after another, while there is work.
         Continuous = "continuous",

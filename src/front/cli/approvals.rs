@@ -6,9 +6,11 @@ use super::arguments::text;
 use super::consent::{ask_for_consent, may_ask};
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::order;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
-use crate::api::approval::{self, Decision, RequestView};
+use crate::api::Order;
+use crate::api::approval::{self, Decision, GivenAnswer, RequestView};
 use crate::api::lead_status::LeadStatus;
 use crate::api::task::Changes;
 use crate::domain::team::approval::{Request, RequestKind};
@@ -192,11 +194,11 @@ impl Permission {
             }
             Some(PermissionCommand::Approve { id, digest, for_run }) => {
                 let decision = Decision { approve: true, digest, for_run, ..Decision::default() };
-                answer(context, kind, id.as_deref(), decision).await
+                order::give(context, Order::Answer { kind, id, decision }).await
             }
             Some(PermissionCommand::Reject { id, feedback, for_run }) => {
                 let decision = Decision { feedback, for_run, ..Decision::default() };
-                answer(context, kind, id.as_deref(), decision).await
+                order::give(context, Order::Answer { kind, id, decision }).await
             }
         }
     }
@@ -209,7 +211,7 @@ impl AnswerCommand {
             Self::Reject { id, feedback } => (id, false, feedback),
         };
         let decision = Decision { approve, feedback, ..Decision::default() };
-        answer(context, kind, id.as_deref(), decision).await
+        order::give(context, Order::Answer { kind, id, decision }).await
     }
 }
 
@@ -283,22 +285,17 @@ fn how_to_answer(request: &Request, digest: Option<&str>) -> [String; 3] {
     [format!("show:    {show}"), format!("approve: {approve}"), format!("reject:  {reject}")]
 }
 
-async fn answer(
-    context: &Context,
-    kind: RequestKind,
-    id: Option<&str>,
-    decision: Decision,
-) -> CliResult<CommandAnswer> {
-    let word = if decision.approve { "approved" } else { "rejected" };
-    let show = |request: &Request| ask_about_cut_call(context, request);
-    let given = approval::answer(&context.workspace, kind, id, decision, show).await?;
+/// A given answer as the answer of the command.
+pub(super) fn answer(context: &Context, given: &GivenAnswer) -> CliResult<CommandAnswer> {
+    let word = if given.approve { "approved" } else { "rejected" };
+    let kind = given.kind;
     let notice = match kind {
         RequestKind::Permission => "continues",
         _ if given.message.is_some() => "is notified",
         _ => "has no inbox and is not notified",
     };
     let (id, from) = (one_line(&given.id), one_line(&given.from));
-    let answer = context.output.answer(&given, || format!("{} {id} {word}; {from} {notice}\n", kind.noun()))?;
+    let answer = context.output.answer(given, || format!("{} {id} {word}; {from} {notice}\n", kind.noun()))?;
     Ok(answer.notes(delivery(given.delivery, "answer")))
 }
 
@@ -306,7 +303,7 @@ async fn answer(
 ///
 /// # Errors
 /// The person does not agree.
-fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<String>> {
+pub(super) fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<String>> {
     let is_at_terminal = !context.output.json && may_ask(context);
     if request.approved_digest(None).is_ok() || request.answer.is_some() || !is_at_terminal {
         return Ok(None);

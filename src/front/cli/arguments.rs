@@ -5,10 +5,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::error::{CliError, CliResult};
-use crate::api::task::acting_name;
-use crate::domain::task::transition::{Actor, ActorKind};
+use crate::api::task::ActingAs;
 use crate::domain::task::{TASK_ID_MAX, TaskId, subject_problem};
-use crate::domain::team::name::{HUMAN, LEAD};
 
 /// The longest text that is read from stdin, in bytes.
 pub const TEXT_BYTES_MAX: u64 = 1024 * 1024;
@@ -94,7 +92,7 @@ pub fn text_or_stdin(text: String) -> CliResult<String> {
 
 /// The actor of a command: a person, unless `--as` names another.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct ActingAs {
+pub struct ActorFlags {
     /// Act as this teammate [default: you]
     #[arg(long = "as", value_name = "NAME")]
     pub name: Option<String>,
@@ -106,27 +104,9 @@ pub struct ActingAs {
     pub force: bool,
 }
 
-impl ActingAs {
-    /// Returns the actor.
-    ///
-    /// # Errors
-    /// The name is invalid, or a teammate uses force.
-    pub fn actor(&self) -> CliResult<Actor> {
-        let Some(name) = &self.name else {
-            return Ok(Actor::new(HUMAN, ActorKind::Person).forcing(self.force));
-        };
-        let name = acting_name(name)?;
-        let kind = match name.as_str() {
-            HUMAN => ActorKind::Person,
-            LEAD => ActorKind::Lead,
-            _ if self.force => {
-                let message = format!("cannot use --force as `{name}`: only a person and the lead override a holder");
-                return Err(CliError::usage(message).hint("leave out --as to act as a person"));
-            }
-            _ => ActorKind::Teammate,
-        };
-        let attempt = self.attempt;
-        Ok(Actor { attempt, ..Actor::new(name.as_str(), kind).forcing(self.force) })
+impl From<ActorFlags> for ActingAs {
+    fn from(flags: ActorFlags) -> Self {
+        Self { name: flags.name, attempt: flags.attempt, force: flags.force }
     }
 }
 

@@ -3,7 +3,9 @@
 use super::context::Context;
 use super::error::CliResult;
 use super::location;
+use super::order;
 use super::output::CommandAnswer;
+use crate::api::Order;
 use crate::api::clean::{self, Cleanup, KeptAttempt, KeptWorktree, Leftover, Selection, TakenCommits};
 use crate::front::text::command_form::shell_word;
 use crate::front::text::lines::{bytes, count, one_line};
@@ -50,61 +52,69 @@ impl Clean {
             taken: self.taken,
             worktrees: self.worktrees,
         };
-        let found = if self.yes {
-            clean::remove(&context.workspace, selection).await?
-        } else {
-            clean::find(&context.workspace, selection).await?
-        };
-        let answer = context.output.answer(&found, || lines(context, &found))?;
-        let notes = found.leftovers.iter().map(leftover_note).chain(self.kept_notes(&found.attempts));
-        let stays: Vec<&KeptWorktree> = found.other_worktrees().collect();
-        let notes: Vec<String> = notes.chain(self.taken_notes(&found.taken)).chain(worktree_notes(&stays)).collect();
-        let has_notes = !notes.is_empty();
-        let answer = answer.notes(notes);
-        Ok(match (found.is_empty(), self.yes) {
-            (true, _) if has_notes => answer,
-            (true, _) => answer.note(paint(DIM, "nothing to clean")),
-            (false, true) => answer.note(paint(DIM, &size(&found))),
-            (false, false) => {
-                answer.note(format!("{}; `brigade clean{} --yes` removes them", size(&found), self.flags()))
-            }
-        })
-    }
-
-    /// The lines about branches with the work of failed attempts, unless they are removed.
-    fn kept_notes(&self, kept: &[KeptAttempt]) -> Vec<String> {
-        if self.attempts || kept.is_empty() {
-            return Vec::new();
+        if self.yes {
+            return order::give(context, Order::Clean { selection }).await;
         }
-        let line =
-            |kept: &KeptAttempt| format!("attempt {} at {} is kept on branch {}", kept.attempt, kept.task, kept.branch);
-        let hint = "`brigade clean --attempts --yes` removes these branches".to_owned();
-        kept.iter().map(line).chain([hint]).collect()
+        answer(context, &clean::find(&context.workspace, selection).await?)
     }
+}
 
-    /// The lines about commits that the person took over in another form, unless they are removed.
-    fn taken_notes(&self, all_taken: &[TakenCommits]) -> Vec<String> {
-        if self.taken || all_taken.is_empty() {
-            return Vec::new();
+/// The things that a clean-up found or removed, as the answer.
+pub(super) fn answer(context: &Context, found: &Cleanup) -> CliResult<CommandAnswer> {
+    let Selection { attempts, taken, .. } = found.selection;
+    let answer = context.output.answer(found, || lines(context, found))?;
+    let kept_notes = if attempts { Vec::new() } else { kept_notes(&found.attempts) };
+    let taken_notes = if taken { Vec::new() } else { taken_notes(&found.taken) };
+    let stays: Vec<&KeptWorktree> = found.other_worktrees().collect();
+    let notes = found.leftovers.iter().map(leftover_note).chain(kept_notes).chain(taken_notes);
+    let notes: Vec<String> = notes.chain(worktree_notes(&stays)).collect();
+    let has_notes = !notes.is_empty();
+    let answer = answer.notes(notes);
+    Ok(match (found.is_empty(), found.removed) {
+        (true, _) if has_notes => answer,
+        (true, _) => answer.note(paint(DIM, "nothing to clean")),
+        (false, true) => answer.note(paint(DIM, &size(found))),
+        (false, false) => {
+            let flags = flags(found.selection);
+            answer.note(format!("{}; `brigade clean{flags} --yes` removes them", size(found)))
         }
-        let line = |taken: &TakenCommits| {
-            one_line(&format!("commits of a team that you took over in another form are kept by {}", taken.name))
-        };
-        let hint = "`brigade clean --taken --yes` removes these refs".to_owned();
-        all_taken.iter().map(line).chain([hint]).collect()
-    }
+    })
+}
 
-    /// The given options that select files, for the hint.
-    fn flags(&self) -> String {
-        let flags = [
-            (self.all, " --all"),
-            (self.board, " --board"),
-            (self.attempts, " --attempts"),
-            (self.taken, " --taken"),
-            (self.worktrees, " --worktrees"),
-        ];
-        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
+/// The lines about branches with the work of failed attempts.
+fn kept_notes(kept: &[KeptAttempt]) -> Vec<String> {
+    if kept.is_empty() {
+        return Vec::new();
     }
+    let line =
+        |kept: &KeptAttempt| format!("attempt {} at {} is kept on branch {}", kept.attempt, kept.task, kept.branch);
+    let hint = "`brigade clean --attempts --yes` removes these branches".to_owned();
+    kept.iter().map(line).chain([hint]).collect()
+}
+
+/// The lines about commits that the person took over in another form.
+fn taken_notes(all_taken: &[TakenCommits]) -> Vec<String> {
+    if all_taken.is_empty() {
+        return Vec::new();
+    }
+    let line = |taken: &TakenCommits| {
+        one_line(&format!("commits of a team that you took over in another form are kept by {}", taken.name))
+    };
+    let hint = "`brigade clean --taken --yes` removes these refs".to_owned();
+    all_taken.iter().map(line).chain([hint]).collect()
+}
+
+/// The options that select files, for the hint.
+fn flags(selection: Selection) -> String {
+    let Selection { all, board, attempts, taken, worktrees } = selection;
+    let flags = [
+        (all, " --all"),
+        (board, " --board"),
+        (attempts, " --attempts"),
+        (taken, " --taken"),
+        (worktrees, " --worktrees"),
+    ];
+    flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
 }
 
 /// A line for each selected thing.

@@ -2,8 +2,10 @@
 
 use super::context::Context;
 use super::error::CliResult;
+use super::order;
 use super::output::CommandAnswer;
-use crate::api::cost;
+use crate::api::Order;
+use crate::api::cost::{self, CostView};
 use crate::front::text::cost::render;
 use crate::front::text::lines::one_line;
 
@@ -26,18 +28,19 @@ impl Cost {
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let team = self.team.as_deref();
         if self.reset {
-            cost::reset(&context.workspace, team).await?;
+            return order::give(context, Order::ResetCost { team: self.team }).await;
         }
-        let view = cost::cost(&context.workspace, team).await?;
-        context.output.answer(&view, || {
-            let reset = if self.reset {
-                format!("the counters of {} are reset\n", one_line(&view.team))
-            } else {
-                String::new()
-            };
-            reset + &render(&view, context.output.columns)
-        })
+        let view = cost::cost(&context.workspace, self.team.as_deref()).await?;
+        answer(context, &view, false)
     }
+}
+
+/// The usage as the answer, after a reset or not.
+pub(super) fn answer(context: &Context, view: &CostView, is_reset: bool) -> CliResult<CommandAnswer> {
+    context.output.answer(view, || {
+        let reset =
+            if is_reset { format!("the counters of {} are reset\n", one_line(&view.team)) } else { String::new() };
+        reset + &render(view, context.output.columns)
+    })
 }

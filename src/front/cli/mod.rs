@@ -32,6 +32,7 @@ mod log;
 pub(super) mod logging;
 mod merge;
 mod nesting;
+pub(super) mod order;
 pub(super) mod output;
 mod pager;
 mod progress;

@@ -3,9 +3,11 @@
 use super::arguments::text_or_stdin;
 use super::context::Context;
 use super::error::CliResult;
+use super::order;
 use super::output::CommandAnswer;
 use super::stop::next_start;
-use crate::api::send::{Reading, Sent, send};
+use crate::api::Order;
+use crate::api::send::{Reading, Sent};
 use crate::domain::team::name::ALL;
 use crate::front::text::lead_status::delivery;
 use crate::front::text::lines::{count, join_up_to, one_line};
@@ -30,30 +32,34 @@ impl Send {
     /// There is no such recipient, the inbox is full, or the text is empty or too long.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let text = text_or_stdin(self.text.join(" "))?;
-        let Sent { messages, left_out, without_model, reading } = send(&context.workspace, &self.to, &text).await?;
-        let answer = context.output.answer(&messages, || {
-            let is_to_all = self.to.eq_ignore_ascii_case(ALL);
-            let whom = if is_to_all { format!("all {}", count(messages.len(), "member")) } else { one_line(&self.to) };
-            format!("sent to {whom}\n")
-        })?;
-        let answer = answer.notes((!left_out.is_empty()).then(|| {
-            let names = join_up_to(left_out.iter(), NAMES_MAX);
-            format!("not sent to {names}: not in the running team; the next launch starts the members of the config")
-        }));
-        let answer = answer.notes(
-            without_model
-                .map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),
-        );
-        Ok(answer.notes(match reading {
-            Reading::OwnInbox => Some("it is in your own inbox: `brigade inbox`".to_owned()),
-            Reading::OnRequest => {
-                let whom = one_line(&self.to);
-                Some(format!("{whom} is an agent of another program, and reads its mail when it asks for it"))
-            }
-            Reading::AfterStart(start) => {
-                Some(format!("{} is stopped, and reads it later: {}", one_line(&self.to), next_start(start)))
-            }
-            Reading::ByTeam(time) => delivery(time, "message"),
-        }))
+        order::give(context, Order::Send { to: self.to, text }).await
     }
+}
+
+/// Sent messages as the answer.
+pub(super) fn answer(context: &Context, sent: Sent) -> CliResult<CommandAnswer> {
+    let Sent { to, messages, left_out, without_model, reading } = sent;
+    let answer = context.output.answer(&messages, || {
+        let is_to_all = to.eq_ignore_ascii_case(ALL);
+        let whom = if is_to_all { format!("all {}", count(messages.len(), "member")) } else { one_line(&to) };
+        format!("sent to {whom}\n")
+    })?;
+    let answer = answer.notes((!left_out.is_empty()).then(|| {
+        let names = join_up_to(left_out.iter(), NAMES_MAX);
+        format!("not sent to {names}: not in the running team; the next launch starts the members of the config")
+    }));
+    let answer = answer.notes(
+        without_model.map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),
+    );
+    Ok(answer.notes(match reading {
+        Reading::OwnInbox => Some("it is in your own inbox: `brigade inbox`".to_owned()),
+        Reading::OnRequest => {
+            let whom = one_line(&to);
+            Some(format!("{whom} is an agent of another program, and reads its mail when it asks for it"))
+        }
+        Reading::AfterStart(start) => {
+            Some(format!("{} is stopped, and reads it later: {}", one_line(&to), next_start(start)))
+        }
+        Reading::ByTeam(time) => delivery(time, "message"),
+    }))
 }

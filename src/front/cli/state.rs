@@ -5,7 +5,9 @@ use serde_json::value::RawValue;
 use super::context::Context;
 use super::error::CliResult;
 use super::launch::mode_parser;
+use super::order;
 use super::output::CommandAnswer;
+use crate::api::Order;
 use crate::api::lead_status::LeadStatus;
 use crate::api::state;
 use crate::domain::team::state::{Mode, SharedState};
@@ -33,31 +35,35 @@ impl State {
     /// # Errors
     /// The state file cannot be read or written, or the lead cannot follow the state.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let is_set = self.mode.is_some();
-        let state = match self.mode {
-            Some(mode) => Some(state::set_mode(&context.workspace, mode, self.note).await?),
-            None => state::read(&context.workspace).await?,
-        };
-        let Some(state) = state else {
-            let answer = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
-            return Ok(
-                answer.note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before")
-            );
-        };
-        let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
-        let is_running = lead_status.team.is_some();
-        let waiting_for = if is_running { state.waiting_for() } else { None };
-        let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
-        let text = || process_line(context, &lead_status) + &text(&state) + &waiting.unwrap_or_default();
-        let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;
-        let answer = answer.notes(state.unknown_desired_warning().map(|warning| one_line(&warning)));
-        Ok(match (is_set, state.current) {
-            _ if is_running => answer,
-            (true, _) => answer.note("no team runs; the next one obeys this state"),
-            (false, Mode::Pause) => answer,
-            (false, _) => answer.note("no team runs: the last one was killed before it could report that it paused"),
-        })
+        if let Some(mode) = self.mode {
+            return order::give(context, Order::SetMode { mode, note: self.note }).await;
+        }
+        match state::read(&context.workspace).await? {
+            Some(state) => answer(context, state, false).await,
+            None => {
+                let none = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
+                Ok(none
+                    .note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before"))
+            }
+        }
     }
+}
+
+/// The state as the answer, after the person has set it or not.
+pub(super) async fn answer(context: &Context, state: SharedState, is_set: bool) -> CliResult<CommandAnswer> {
+    let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
+    let is_running = lead_status.team.is_some();
+    let waiting_for = if is_running { state.waiting_for() } else { None };
+    let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
+    let text = || process_line(context, &lead_status) + &text(&state) + &waiting.unwrap_or_default();
+    let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;
+    let answer = answer.notes(state.unknown_desired_warning().map(|warning| one_line(&warning)));
+    Ok(match (is_set, state.current) {
+        _ if is_running => answer,
+        (true, _) => answer.note("no team runs; the next one obeys this state"),
+        (false, Mode::Pause) => answer,
+        (false, _) => answer.note("no team runs: the last one was killed before it could report that it paused"),
+    })
 }
 
 /// The line that says if the team runs; empty if no team is known.

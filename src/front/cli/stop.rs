@@ -1,13 +1,13 @@
 //! `brigade stop`.
 
-use std::time::Duration;
-
 use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::order;
 use super::output::CommandAnswer;
+use crate::api::Order;
 use crate::api::lead_status::LeadStatus;
-use crate::api::stop::{NextStart, StopTime, TeammateStop, stop_team, stop_teammate};
+use crate::api::stop::{NextStart, StopTime, StoppedTeam, TeammateStop};
 use crate::front::text::lead_status::other_team;
 use crate::front::text::lines::one_line;
 
@@ -36,29 +36,38 @@ impl Stop {
     /// # Errors
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let Some(name) = &self.name else {
-            let stopped = stop_team(&context.workspace, self.now, Duration::from_secs(self.wait)).await?;
-            let Some(stopped) = stopped else { return no_team(context) };
-            let data = serde_json::json!({ "stopped": true, "team": stopped.team, "pid": stopped.pid });
-            return context.output.answer(&data, || format!("team {} is stopped\n", one_line(&stopped.team)));
-        };
-        match stop_teammate(&context.workspace, name, self.now).await {
-            Ok(TeammateStop::NoTeam) => no_team(context),
-            Ok(TeammateStop::AlreadyStopped(next)) => {
-                let done =
-                    context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
-                Ok(done.note(format!("{} is already stopped; {}", one_line(name), next_start(next))))
-            }
-            Ok(TeammateStop::Asked { id, when, next_start: next }) => {
-                let data = serde_json::json!({ "asked": name, "id": id, "now": self.now });
-                let when = match when {
-                    StopTime::EndsTurn => "stops now",
-                    StopTime::Idle => "stops",
-                    StopTime::AfterTurn => "stops after its turn",
-                };
-                context.output.answer(&data, || format!("{} {when}; {}\n", one_line(name), next_start(next)))
-            }
-            Err(refusal) => Err(team_as_teammate(context, name).await.unwrap_or_else(|| refusal.into())),
+        let Self { name, now, wait } = self;
+        let Some(name) = name else { return order::give(context, Order::StopTeam { now, wait_s: wait }).await };
+        match order::give(context, Order::StopTeammate { name: name.clone(), now }).await {
+            Err(error) => Err(team_as_teammate(context, &name).await.unwrap_or(error)),
+            answer => answer,
+        }
+    }
+}
+
+/// The stop of a team as the answer.
+pub(super) fn team_answer(context: &Context, stopped: Option<StoppedTeam>) -> CliResult<CommandAnswer> {
+    let Some(stopped) = stopped else { return no_team(context) };
+    let data = serde_json::json!({ "stopped": true, "team": stopped.team, "pid": stopped.pid });
+    context.output.answer(&data, || format!("team {} is stopped\n", one_line(&stopped.team)))
+}
+
+/// The result of a request that a teammate stops, as the answer.
+pub(super) fn teammate_answer(context: &Context, name: &str, stop: TeammateStop) -> CliResult<CommandAnswer> {
+    match stop {
+        TeammateStop::NoTeam => no_team(context),
+        TeammateStop::AlreadyStopped { next_start: next } => {
+            let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
+            Ok(done.note(format!("{} is already stopped; {}", one_line(name), next_start(next))))
+        }
+        TeammateStop::Asked { id, when, next_start: next } => {
+            let data = serde_json::json!({ "asked": name, "id": id, "now": when == StopTime::EndsTurn });
+            let when = match when {
+                StopTime::EndsTurn => "stops now",
+                StopTime::Idle => "stops",
+                StopTime::AfterTurn => "stops after its turn",
+            };
+            context.output.answer(&data, || format!("{} {when}; {}\n", one_line(name), next_start(next)))
         }
     }
 }

@@ -8,9 +8,9 @@ use tokio::sync::Mutex;
 use super::tools::McpToolEntry;
 use crate::api::inbox::UnreadMail;
 use crate::api::outside_agent::OutsideAgent;
+use crate::api::task::ActingAs;
 use crate::domain::task::TaskId;
 use crate::domain::team::phase::ClaimRef;
-use crate::front::cli::arguments::ActingAs;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::output::{Color, Output};
@@ -112,10 +112,15 @@ impl ServedAgent {
         }
     }
 
+    /// The agent as it adds a task.
+    pub fn acting(&self) -> ActingAs {
+        ActingAs { name: Some(self.identity.name.to_string()), ..ActingAs::default() }
+    }
+
     /// The agent as it acts on a task: with the given attempt, or with that of its claim.
     pub async fn acting_on(&self, task: TaskId, attempt: Option<u32>) -> ActingAs {
         let claim = self.held.lock().await.claim.filter(|claim| claim.task == task);
         let attempt = attempt.or(claim.map(|claim| claim.attempt));
-        ActingAs { name: Some(self.identity.name.to_string()), attempt, force: false }
+        ActingAs { attempt, ..self.acting() }
     }
 }

@@ -13,9 +13,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::ServedAgent;
+use crate::api::Order;
 use crate::api::inbox::UnreadMail;
+use crate::api::order::TaskChange;
 use crate::api::task::acting_name;
-use crate::domain::task::transition::{Action, Change};
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::team_spec::ToolLimits;
@@ -23,13 +24,10 @@ use crate::domain::text::bound;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::inbox::render_messages;
+use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::cli::tasks::add::add;
-use crate::front::cli::tasks::change::{change, holder_or_person};
-use crate::front::cli::tasks::complete::complete;
 use crate::front::cli::tasks::list::List;
 use crate::front::cli::tasks::show::Show;
-use crate::service::completion::TaskReport;
 use crate::tools::arguments::ArgumentSchema;
 use crate::tools::table::Audience;
 
@@ -171,7 +169,7 @@ impl AgentTool for TaskCreate {
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()
         };
-        Ok(plain(context, &add(context, task, &agent.identity.actor()).await?))
+        Ok(plain(context, &order::give(context, Order::AddTask { task, by: agent.acting() }).await?))
     }
 }
 
@@ -237,28 +235,21 @@ impl AgentTool for TaskUpdate {
 
     async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
         let id = self.task_id;
-        let action = match self.status {
-            NewStatus::Completed => Action::Complete,
-            NewStatus::Failed => Action::Fail,
-            NewStatus::Pending => Action::Release,
-        };
-        let by = holder_or_person(context, &agent.acting_on(id, self.attempt).await, action, id).await?;
-        if self.status == NewStatus::Failed && self.result.trim().is_empty() {
-            return Err(CliError::usage(format!("cannot fail {id}: a reason is needed; give it as `result`")));
-        }
-        let answer = match self.status {
+        let by = agent.acting_on(id, self.attempt).await;
+        let attempt = by.attempt;
+        let change = |change| Order::ChangeTasks { ids: vec![id], change, by: by.clone() };
+        let order = match self.status {
             NewStatus::Completed => {
-                let report = TaskReport { summary: self.result, ..TaskReport::default() };
-                complete(context, id, report, &by).await?
+                Order::CompleteTask { id, summary: self.result, evidence: String::new(), by: by.clone() }
             }
-            NewStatus::Failed => {
-                change(context, id, Change::Fail { reason: self.result, is_final: self.is_final }, &by).await?
+            NewStatus::Failed if self.result.trim().is_empty() => {
+                return Err(CliError::usage(format!("cannot fail {id}: a reason is needed; give it as `result`")));
             }
-            NewStatus::Pending => {
-                change(context, id, Change::Release { reason: self.result, is_failure: false }, &by).await?
-            }
+            NewStatus::Failed => change(TaskChange::Fail { reason: self.result, is_final: self.is_final }),
+            NewStatus::Pending => change(TaskChange::Release { reason: self.result }),
         };
-        if let Some(attempt) = by.attempt {
+        let answer = order::give(context, order).await?;
+        if let Some(attempt) = attempt {
             agent.forget(ClaimRef { task: id, attempt }).await;
         }
         Ok(plain(context, &answer))

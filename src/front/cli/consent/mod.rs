@@ -44,7 +44,7 @@ const LINES_SHOWN_MAX: usize = 60;
 const TEAM_ENTRIES_MAX: usize = 100_000;
 
 /// The flag by which a person agrees without being asked.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct TrustFlag {
     /// Agree to everything that the workspace's files run, send, store and hand over, without a question
     #[arg(long)]

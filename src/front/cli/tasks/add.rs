@@ -1,13 +1,15 @@
 //! `brigade tasks add`.
 
-use crate::api::task::{self, StartObstacles, document};
+use crate::api::Order;
+use crate::api::task::{self, ActingAs, StartObstacles, document};
 use crate::api::why::NoClaimant;
-use crate::domain::task::transition::{Actor, TaskEdit};
+use crate::domain::task::transition::TaskEdit;
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::team::budget::TOKENS_MAX;
-use crate::front::cli::arguments::{ActingAs, number, subject, task_id, text_or_stdin, whole_number};
+use crate::front::cli::arguments::{number, subject, task_id, text_or_stdin, whole_number};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
+use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
 use crate::front::text::lead_status;
 use crate::front::text::lines::one_line;
@@ -75,7 +77,7 @@ pub struct Add {
 
 impl Add {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
+        let by = ActingAs { name: self.by, ..ActingAs::default() };
         let edit = self.options.edit()?;
         let task = NewTask {
             subject: self.subject,
@@ -89,16 +91,15 @@ impl Add {
             owner: edit.owner,
             ..NewTask::default()
         };
-        add(context, task, &by).await
+        order::give(context, Order::AddTask { task, by }).await
     }
 }
 
-/// Adds a task.
-pub(in crate::front) async fn add(context: &Context, task: NewTask, by: &Actor) -> CliResult<CommandAnswer> {
-    let task = task::add(&context.workspace, task, by).await?;
+/// An added task as the answer.
+pub(in crate::front::cli) async fn answer(context: &Context, task: &Task) -> CliResult<CommandAnswer> {
     let answer =
-        context.output.answer(&document(&task), || format!("added {} {}\n", task.id, one_line(&task.subject)))?;
-    Ok(answer.notes(waiting_notes(context, [&task]).await))
+        context.output.answer(&document(task), || format!("added {} {}\n", task.id, one_line(&task.subject)))?;
+    Ok(answer.notes(waiting_notes(context, [task]).await))
 }
 
 /// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.

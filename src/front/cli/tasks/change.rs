@@ -2,43 +2,23 @@
 
 use std::time::Duration;
 
-use crate::api::task::{self, document};
-use crate::domain::task::task_error::TaskError;
-use crate::domain::task::transition::{Action, Actor, ActorKind, Change, permit};
+use crate::api::Order;
+use crate::api::order::TaskChange;
+use crate::api::task::{ActingAs, document};
+use crate::domain::task::transition::Action;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
-use crate::domain::team::name::HUMAN;
 use crate::domain::time::UnixMs;
-use crate::front::cli::arguments::{ActingAs, lease, number, task_id, text};
+use crate::front::cli::arguments::{ActorFlags, lease, number, task_id, text};
 use crate::front::cli::context::Context;
-use crate::front::cli::error::{CliError, CliResult};
+use crate::front::cli::error::CliResult;
+use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::text::command_form::shell_word;
 use crate::front::text::lines::{ago, one_line};
-use crate::ports::StoreError;
 
-/// Changes one task. Returns the changed task as the answer.
-pub(in crate::front) async fn change(
-    context: &Context,
-    id: TaskId,
-    change: Change,
-    by: &Actor,
-) -> CliResult<CommandAnswer> {
-    let action = change.action();
-    let task = task::change(&context.workspace, id, change, by).await?;
-    changed(context, &task, action)
-}
-
-/// Returns a changed task as the answer.
-pub(super) fn changed(context: &Context, task: &Task, action: Action) -> CliResult<CommandAnswer> {
-    context.output.answer(&document(task), || change_text(task, action, context.workspace.now()))
-}
-
-/// Makes one change to several tasks, or to none if one of them refuses it.
-async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
-    let action = change.action();
+/// Changed tasks as the answer.
+pub(in crate::front::cli) fn answer(context: &Context, tasks: &[Task], action: Action) -> CliResult<CommandAnswer> {
     let now = context.workspace.now();
-    let tasks = task::change_each(&context.workspace, ids, change, by).await?;
-    tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
+    tasks_answer(context, tasks, tasks.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
 }
 
 /// Returns the tasks as an answer. In JSON they are a list. Without `is_list`, the first task is the answer.
@@ -68,50 +48,6 @@ fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
     format!("{} {} {}{rest}\n", action.past_participle(), task.id, one_line(&task.subject))
 }
 
-/// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
-pub(in crate::front) async fn holder_or_person(
-    context: &Context,
-    by: &ActingAs,
-    action: Action,
-    id: TaskId,
-) -> CliResult<Actor> {
-    if (by.name.is_some() && by.attempt.is_some()) || by.force {
-        return by.actor();
-    }
-    let task = task::find(&context.workspace, id).await?;
-    if task.status != TaskStatus::InProgress {
-        let word = task.status_word().into_owned();
-        return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status, word }).into());
-    }
-    Err(not_holder(&task, by, action))
-}
-
-/// The error of a change that names neither the holder of the task nor `--force`. Its hint has the options that the board accepts.
-fn not_holder(task: &Task, by: &ActingAs, action: Action) -> CliError {
-    let (id, verb) = (task.id, action.verb());
-    let owner = one_line(task.owner.as_deref().unwrap_or("another program"));
-    let (error, claim) = match by.name.as_deref() {
-        Some(name) if !name.eq_ignore_ascii_case(&owner) => {
-            (CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name))), None)
-        }
-        _ if task.is_foreign() => {
-            (CliError::usage(format!("cannot {verb} {id}: {owner} holds it without a claim")), None)
-        }
-        name => {
-            let missing = if name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
-            let error = CliError::usage(format!("cannot {verb} {id}: {missing}; {owner} holds it"));
-            (error, Some(format!("add `--as {} --attempt {}`", shell_word(&owner), task.attempt)))
-        }
-    };
-    let can_force = permit(task, action, &Actor::new(HUMAN, ActorKind::Person).forcing(true)).is_ok();
-    match claim {
-        Some(claim) if can_force => error.hint(format!("{claim}, or --force as a person")),
-        Some(claim) => error.hint(claim),
-        None if can_force => error.hint(format!("add --force to override {owner} as a person")),
-        None => error,
-    }
-}
-
 /// Report that an attempt failed
 ///
 /// The task is retried after a back-off until its attempts are used up.
@@ -127,14 +63,13 @@ pub struct Fail {
     #[arg(long = "final")]
     is_final: bool,
     #[command(flatten)]
-    by: ActingAs,
+    by: ActorFlags,
 }
 
 impl Fail {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder_or_person(context, &self.by, Action::Fail, self.id).await?;
-        let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
-        change(context, self.id, fail, &by).await
+        let change = TaskChange::Fail { reason: self.reason, is_final: self.is_final };
+        order::give(context, Order::ChangeTasks { ids: vec![self.id], change, by: self.by.into() }).await
     }
 }
 
@@ -148,15 +83,13 @@ pub struct Release {
     #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
-    by: ActingAs,
+    by: ActorFlags,
 }
 
 impl Release {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        // The actor is the same for all tasks. An error names the first one.
-        let by = holder_or_person(context, &self.by, Action::Release, self.ids[0]).await?;
-        let release = Change::Release { reason: self.reason, is_failure: false };
-        change_all(context, &self.ids, release, &by).await
+        let change = TaskChange::Release { reason: self.reason };
+        order::give(context, Order::ChangeTasks { ids: self.ids, change, by: self.by.into() }).await
     }
 }
 
@@ -180,9 +113,8 @@ pub struct Renew {
 impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs { name: self.name, attempt: self.attempt, force: false };
-        let by = holder_or_person(context, &by, Action::Renew, self.id).await?;
-        let renew = Change::Renew { expires: context.workspace.now().plus(self.lease) };
-        change(context, self.id, renew, &by).await
+        let change = TaskChange::Renew { lease_s: self.lease.as_secs() };
+        order::give(context, Order::ChangeTasks { ids: vec![self.id], change, by }).await
     }
 }
 
@@ -196,8 +128,8 @@ pub struct Retry {
 
 impl Retry {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = ActingAs::default().actor()?;
-        change_all(context, &self.ids, Change::Retry, &by).await
+        let by = ActingAs::default();
+        order::give(context, Order::ChangeTasks { ids: self.ids, change: TaskChange::Retry, by }).await
     }
 }
 
@@ -211,7 +143,7 @@ pub struct Reopen {
 
 impl Reopen {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = ActingAs::default().actor()?;
-        change_all(context, &self.ids, Change::Reopen, &by).await
+        let by = ActingAs::default();
+        order::give(context, Order::ChangeTasks { ids: self.ids, change: TaskChange::Reopen, by }).await
     }
 }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use crate::api::task::{self, ClaimOrder, ClaimOutcome, TaskContext, document};
+use crate::api::Order;
+use crate::api::task::{self, ClaimOutcome, TaskContext, document};
 use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::name::Name;
 use crate::front::cli::arguments::{lease, task_id};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
+use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
 use crate::front::text::lines::{duration, one_line};
 use crate::front::text::tasks;
@@ -36,33 +38,37 @@ pub struct Claim {
 
 impl Claim {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let workspace = &context.workspace;
-        let order = ClaimOrder { task: self.id, name: self.name, lease: self.lease, capabilities: self.can };
-        let (task, name) = match task::claim(workspace, order).await? {
-            ClaimOutcome::Claimed(task, name) => (task, name),
-            ClaimOutcome::Nothing { name, is_any_pending } => {
-                let why = if is_any_pending { "; `brigade tasks` shows why each task waits" } else { "" };
-                let nothing = context.output.answer(&(), String::new)?;
-                return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
-            }
-        };
-        let view = task::board(workspace).await?;
-        let task_context = TaskContext::of(&view, workspace.now());
-        let answer = context
-            .output
-            .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
-        // Without the attempt number the claim is useless.
-        if let Err(error) = context.print_required(&answer.text) {
-            let release = Change::Release { reason: String::new(), is_failure: false };
-            let by = Actor::holder(name.as_str(), task.attempt);
-            let then = match task::change(workspace, task.id, release, &by).await {
-                Ok(_) => "the task was released".to_owned(),
-                Err(error) => format!("the task stays claimed (attempt {}): {error}", task.attempt),
-            };
-            return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
-        }
-        Ok(CommandAnswer { text: String::new(), ..answer }.note(claim_note(&task, &name, self.lease)))
+        let Self { id, name, lease, can: capabilities } = self;
+        order::give(context, Order::ClaimTask { id, name, lease_s: lease.as_secs(), capabilities }).await
     }
+}
+
+/// The end of a claim as the answer.
+pub(in crate::front::cli) async fn answer(context: &Context, claim: ClaimOutcome) -> CliResult<CommandAnswer> {
+    let workspace = &context.workspace;
+    let (task, name, lease) = match claim {
+        ClaimOutcome::Claimed { task, name, lease_s } => (task, name, Duration::from_secs(lease_s)),
+        ClaimOutcome::Nothing { name, is_any_pending } => {
+            let why = if is_any_pending { "; `brigade tasks` shows why each task waits" } else { "" };
+            let nothing = context.output.answer(&(), String::new)?;
+            return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
+        }
+    };
+    let view = task::board(workspace).await?;
+    let task_context = TaskContext::of(&view, workspace.now());
+    let answer =
+        context.output.answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
+    // Without the attempt number the claim is useless.
+    if let Err(error) = context.print_required(&answer.text) {
+        let release = Change::Release { reason: String::new(), is_failure: false };
+        let by = Actor::holder(name.as_str(), task.attempt);
+        let then = match task::change(workspace, task.id, release, &by).await {
+            Ok(_) => "the task was released".to_owned(),
+            Err(error) => format!("the task stays claimed (attempt {}): {error}", task.attempt),
+        };
+        return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
+    }
+    Ok(CommandAnswer { text: String::new(), ..answer }.note(claim_note(&task, &name, lease)))
 }
 
 fn claim_note(task: &Task, name: &Name, lease: Duration) -> String {

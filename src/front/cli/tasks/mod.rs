@@ -4,14 +4,14 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 
-pub(in crate::front) mod add;
-pub(in crate::front) mod change;
-mod claim;
-pub(in crate::front) mod complete;
+pub(super) mod add;
+pub(super) mod change;
+pub(super) mod claim;
+mod complete;
 mod diff;
 mod import;
 pub(in crate::front) mod list;
-mod rm;
+pub(super) mod rm;
 pub(in crate::front) mod show;
 mod update;
 

@@ -1,15 +1,14 @@
 //! `brigade tasks update`.
 
 use super::add::TaskOptions;
-use super::change::{changed, holder_or_person};
-use super::complete::complete;
 use super::list::settable_status_parser;
-use crate::api::task::{self, StatusChange};
-use crate::domain::task::transition::{Action, Change, TaskEdit};
+use crate::api::Order;
+use crate::domain::task::transition::TaskEdit;
 use crate::domain::task::{TaskId, TaskStatus};
-use crate::front::cli::arguments::{ActingAs, task_id};
+use crate::front::cli::arguments::{ActorFlags, task_id};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
+use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
 
 /// Change a task's text, priority, dependencies or status
@@ -40,14 +39,15 @@ pub struct Update {
     #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "status")]
     reason: String,
     #[command(flatten)]
-    by: ActingAs,
+    by: ActorFlags,
 }
 
 impl Update {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let id = self.id;
         if let Some(status) = self.status {
-            return set_status(context, id, status, self.reason, &self.by).await;
+            let order = Order::SetTaskStatus { id, status, reason: self.reason, by: self.by.into() };
+            return order::give(context, order).await;
         }
         let edit = TaskEdit {
             subject: self.subject,
@@ -59,33 +59,6 @@ impl Update {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
-        let by = self.by.actor()?;
-        changed(context, &task::edit(&context.workspace, id, edit, &by).await?, Action::Edit)
+        order::give(context, Order::EditTask { id, edit, by: self.by.into() }).await
     }
-}
-
-/// Changes the task to this status, by the rules of the matching command.
-async fn set_status(
-    context: &Context,
-    id: TaskId,
-    status: TaskStatus,
-    reason: String,
-    by: &ActingAs,
-) -> CliResult<CommandAnswer> {
-    let change = match StatusChange::of(&task::find(&context.workspace, id).await?, status, reason)? {
-        StatusChange::Complete(report) => {
-            let by = holder_or_person(context, by, Action::Complete, id).await?;
-            return complete(context, id, report, &by).await;
-        }
-        StatusChange::Change(change) => *change,
-    };
-    let actor = match change.action() {
-        action @ (Action::Fail | Action::Release) => holder_or_person(context, by, action, id).await?,
-        _ => by.actor()?,
-    };
-    if matches!(&change, Change::Fail { reason, .. } if reason.trim().is_empty()) {
-        return Err(CliError::usage(format!("cannot fail {id}: a reason is needed"))
-            .hint(format!("`brigade tasks update {} --status failed --reason TEXT`", id.0)));
-    }
-    super::change::change(context, id, change, &actor).await
 }
