@@ -65,9 +65,6 @@ enum PermissionCommand {
     Show {
         /// The request's id [default: the only one waiting]
         id: Option<String>,
-        /// Show the call only if it has this digest
-        #[arg(long, hide = true)]
-        digest: Option<String>,
     },
     /// Allow the call
     ///
@@ -154,7 +151,7 @@ impl Plan {
         let kind = RequestKind::PlanApproval;
         match self.command {
             None | Some(PlanCommand::List) => list(context, kind).await,
-            Some(PlanCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
+            Some(PlanCommand::Show { id }) => show(context, kind, id.as_deref(), None, false).await,
             Some(PlanCommand::Answer(command)) => command.run(context, kind).await,
         }
     }
@@ -169,7 +166,7 @@ impl Review {
         let kind = RequestKind::Review;
         match self.command {
             None | Some(ReviewCommand::List) => list(context, kind).await,
-            Some(ReviewCommand::Show { id, stat }) => show(context, kind, id.as_deref(), stat).await,
+            Some(ReviewCommand::Show { id, stat }) => show(context, kind, id.as_deref(), None, stat).await,
             Some(ReviewCommand::Answer(command)) => command.run(context, kind).await,
         }
     }
@@ -184,14 +181,7 @@ impl Permission {
         let kind = RequestKind::Permission;
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
-            Some(PermissionCommand::Show { id, digest }) => {
-                let approvals = approval::approvals(&context.workspace).await?;
-                let request = approval::find(&approvals, kind, id.as_deref())?;
-                if digest.is_some_and(|digest| digest != request.digest()) {
-                    return Err(CliError::refused("cannot show the call: it was changed"));
-                }
-                show_request(context, request, false).await
-            }
+            Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), None, false).await,
             Some(PermissionCommand::Approve { id, digest, for_run }) => {
                 let decision = Decision { approve: true, digest, for_run, ..Decision::default() };
                 order::give(context, Order::Answer { kind, id, decision }).await
@@ -228,13 +218,19 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     })
 }
 
-/// Shows a request in full. A review has the diff of the work, or only its summary.
-async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
+/// Shows a request in full; with a digest, only if it is that of its call. A review has the diff of the work, or only its summary.
+pub(in crate::front) async fn show(
+    context: &Context,
+    kind: RequestKind,
+    id: Option<&str>,
+    digest: Option<&str>,
+    is_summary: bool,
+) -> CliResult<CommandAnswer> {
     let approvals = approval::approvals(&context.workspace).await?;
-    show_request(context, approval::find(&approvals, kind, id)?, is_summary).await
-}
-
-async fn show_request(context: &Context, request: &Request, is_summary: bool) -> CliResult<CommandAnswer> {
+    let request = approval::find(&approvals, kind, id)?;
+    if digest.is_some_and(|digest| digest != request.digest()) {
+        return Err(CliError::refused("cannot show the call: it was changed"));
+    }
     let output = context.output;
     let now = context.workspace.now();
     let columns = output.columns;

@@ -6,7 +6,7 @@ use super::Global;
 use super::commands::SHARED_COMMANDS;
 use super::error::CliResult;
 use super::location;
-use super::output::Output;
+use super::output::{CommandAnswer, Output};
 use super::surface::Surface;
 use crate::api::Workspace;
 use crate::front::repl::screen::Printer;
@@ -86,6 +86,25 @@ impl Context {
             Surface::Repl(_) => CommandForm::Repl(&SHARED_COMMANDS),
             _ => CommandForm::Shell(location::flags(&self.workspace.location)),
         }
+    }
+
+    /// Returns an answer with the commands of its notes in this form, or an error with those of its hints.
+    ///
+    /// # Errors
+    /// It was an error.
+    pub fn with_hints(&self, answer: CliResult<CommandAnswer>) -> CliResult<CommandAnswer> {
+        let hint = |text: String| self.hint(&text);
+        let answer = answer.map_err(|error| error.map_hints(hint))?;
+        Ok(CommandAnswer { notes: answer.notes.into_iter().map(hint).collect(), ..answer })
+    }
+
+    /// Returns an answer as coloured text.
+    ///
+    /// # Errors
+    /// It was an error, which is returned as coloured text.
+    pub fn text_of(&self, answer: CliResult<CommandAnswer>) -> Result<String, String> {
+        let answer = self.with_hints(answer).map_err(|error| self.output.render_error(&error))?;
+        Ok(self.output.render(&answer))
     }
 
     /// Returns a hint with its commands in this form.

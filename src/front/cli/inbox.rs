@@ -38,6 +38,11 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// Selects the new mail of the person, which is read then.
+    pub(in crate::front) fn taken() -> Self {
+        Self { name: HUMAN.to_owned(), take: true, read: false }
+    }
+
     /// Shows the inbox.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ const COUNT_MAX: u64 = 1_000_000;
 /// Show events from the log
 ///
 /// Without --run, --since or --task it shows the newest run. --json prints the stored events as one array; with --follow, one line each.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Log {
     /// Only the last lines, from 1 to 1000000; with --json, events
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::<u64>(1..=COUNT_MAX))]
@@ -61,6 +61,11 @@ pub struct Log {
 }
 
 impl Log {
+    /// Selects the last lines of the newest run.
+    pub(in crate::front) fn last_lines(count: u64) -> Self {
+        Self { last: Some(count), ..Self::default() }
+    }
+
     /// Shows the log.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-mod approvals;
+pub(super) mod approvals;
 mod argument_errors;
 pub(super) mod arguments;
 mod clean;
@@ -28,7 +28,7 @@ pub(super) mod inbox;
 mod init;
 pub(crate) mod launch;
 mod location;
-mod log;
+pub(super) mod log;
 pub(super) mod logging;
 mod merge;
 mod nesting;
@@ -47,8 +47,8 @@ mod stop;
 pub(super) mod surface;
 pub(super) mod tasks;
 pub(super) mod team;
-mod transcript;
-mod why;
+pub(super) mod transcript;
+pub(super) mod why;
 
 use crate::platform::threads;
 use crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE;
@@ -187,11 +187,7 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Exit {
 impl Command {
     /// Runs the command. Its hints repeat `--workspace` and `--config`.
     fn run_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
-        let with_options = |text: String| context.hint(&text);
-        match self.dispatch(context, launcher) {
-            Ok(answer) => Ok(CommandAnswer { notes: answer.notes.into_iter().map(with_options).collect(), ..answer }),
-            Err(error) => Err(error.map_hints(with_options)),
-        }
+        context.with_hints(self.dispatch(context, launcher))
     }
 
     /// Returns true if the command warns of unknown variables. A shell reads the output of some commands, a launch refuses misspelt
@@ -234,26 +230,24 @@ impl Command {
     }
 }
 
-/// Runs a command of an interactive session or of `brigade watch`. Returns its coloured answer, and prints nothing.
+/// Runs the command that a person typed in an interactive session. Returns its coloured answer, or its error as coloured text.
 ///
 /// # Errors
-/// The error of the command as coloured text.
-pub fn answer_as_text(context: &Context, words: Vec<String>) -> Result<String, String> {
-    let cli = match Cli::try_parse_from(&words) {
+/// The words are no command, or the command fails.
+pub(super) fn run_typed(context: &Context, words: Vec<String>) -> Result<String, String> {
+    let cli = match Cli::try_parse_from(std::iter::once("brigade").chain(words.iter().map(String::as_str))) {
         Ok(cli) => cli,
         Err(error) if is_help(&error) => return Ok(error.render().ansi().to_string()),
         Err(error) => {
-            let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let error = argument_error(&error, &words);
-            let error = CliError { message: context.hint(&error.message), ..error };
-            return Err(context.output.render_error(&error.map_hints(|hint| context.hint(&hint))));
+            let message = context.hint(&error.message);
+            return context.text_of(Err(CliError { message, ..error }));
         }
     };
-    let output = Output { json: cli.global.json, ..context.output };
-    let context = context.for_next_command(output);
+    let context = context.for_next_command(Output { json: cli.global.json, ..context.output });
     let no_launch = |_| Err(CliError::usage("a team runs in this interactive session already"));
-    let answer = cli.command.run_with_hints(&context, no_launch);
-    answer.map(|answer| output.render(&answer)).map_err(|error| output.render_error(&error))
+    context.text_of(cli.command.dispatch(&context, no_launch))
 }
 
 /// The longest time that a command waits at its end for its threads.

@@ -26,6 +26,11 @@ pub struct Transcript {
 }
 
 impl Transcript {
+    /// Selects the last records of a member.
+    pub(in crate::front) fn of(name: String) -> Self {
+        Self { name, last: RECORDS_DEFAULT }
+    }
+
     /// Shows the transcript.
     ///
     /// # Errors

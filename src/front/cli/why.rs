@@ -22,6 +22,11 @@ pub struct Why {
 }
 
 impl Why {
+    /// Selects a task.
+    pub(in crate::front) fn of(id: TaskId) -> Self {
+        Self { id }
+    }
+
     /// Explains the task.
     ///
     /// # Errors

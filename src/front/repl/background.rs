@@ -1,4 +1,4 @@
-//! The background jobs of an interactive session: commands of `brigade`, and polls for mail and open requests. Each runs in its own
+//! The background jobs of an interactive session: the work of typed lines, and polls for mail and open requests. Each runs in its own
 //! thread, so that a slow one delays nothing.
 
 use std::sync::Arc;
@@ -9,25 +9,33 @@ use tokio::task::{JoinError, JoinSet};
 use super::columns;
 use super::completion::{EmptyLine, OpenQuestion};
 use super::screen::Printer;
+use crate::api::Order;
 use crate::api::pending::{self, PendingForPerson};
 use crate::domain::team::approval::Request;
 use crate::domain::team::name::LEAD;
 use crate::front::cli::context::Context;
-use crate::front::cli::error::CliResult;
+use crate::front::cli::inbox::Inbox;
+use crate::front::cli::{on_one_thread, order, run_typed};
 use crate::front::text::approvals;
 use crate::front::text::lines::{cut, one_line};
 
 /// Columns of the words before an item that no longer waits.
 const GONE_WIDTH: usize = 17;
 
-/// A command of `brigade` without the program's name.
-pub type Argv = Vec<String>;
+/// A typed line that is carried out in a thread of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A command of `brigade`: its name and the words after it.
+    Command(Vec<String>),
+    /// An order.
+    Order(Order),
+}
 
 /// The result of a job.
 #[derive(Debug)]
 pub enum JobResult {
-    /// The typed commands are done and have printed their answers.
-    Commands,
+    /// The work of a typed line is done, and its answers are printed.
+    Line,
     /// A poll is done, and the prompt is up to date.
     Polled,
 }
@@ -82,20 +90,20 @@ impl Jobs {
             Some(Err(error)) => {
                 self.is_polling = false;
                 self.context.screen.note(&format!("a command failed: {error}"));
-                JobResult::Commands
+                JobResult::Line
             }
             None => std::future::pending().await,
         }
     }
 
-    /// Runs commands one after the other, and prints their answers.
-    pub fn run(&mut self, commands: Vec<Argv>) {
+    /// Does the work of a line in order, and prints the answers.
+    pub fn run(&mut self, line: Vec<Work>) {
         let context = self.context.clone();
         self.running.spawn_blocking(move || {
-            commands.into_iter().for_each(|words| context.answer(words));
-            // The commands may have answered a request.
+            line.into_iter().for_each(|work| context.answer(work));
+            // The line may have answered a request.
             context.update_prompt(&context.waiting());
-            JobResult::Commands
+            JobResult::Line
         });
     }
 
@@ -115,10 +123,20 @@ impl Jobs {
 }
 
 impl JobContext {
-    /// Runs a command of `brigade` and prints its answer.
-    fn answer(&self, words: Argv) {
-        let words = ["brigade".to_owned()].into_iter().chain(words).collect();
-        let answer = crate::front::cli::answer_as_text(&self.context.in_repl(&self.screen), words);
+    /// Does the work, and prints its answer.
+    fn answer(&self, work: Work) {
+        let context = self.context.in_repl(&self.screen);
+        let answer = match work {
+            Work::Command(words) => run_typed(&context, words),
+            Work::Order(order) => context.text_of(on_one_thread(order::give(&context, order))),
+        };
+        self.screen.print(&answer.unwrap_or_else(|error| error));
+    }
+
+    /// Shows the new mail of the person, and marks it as read.
+    fn take_mail(&self) {
+        let context = self.context.in_repl(&self.screen);
+        let answer = context.text_of(on_one_thread(Inbox::taken().run(&context)));
         self.screen.print(&answer.unwrap_or_else(|error| error));
     }
 
@@ -129,7 +147,7 @@ impl JobContext {
         let waiting = self.waiting();
         let gone = self.update_prompt(&waiting);
         if kind != PollKind::Only && waiting.has_new_mail {
-            self.answer(["inbox", "--take"].map(str::to_owned).into());
+            self.take_mail();
             // More may have come with the mail since the first poll.
             self.update_prompt(&self.waiting());
             return;
@@ -146,12 +164,12 @@ impl JobContext {
     /// Returns true if there may be mail for the person. No mail is read for that.
     fn has_mail(&self) -> bool {
         // The command that reads the mail reports the error.
-        wait_for(async { Ok(pending::has_mail(&self.context.workspace).await?) }).unwrap_or(true)
+        on_one_thread(async { Ok(pending::has_mail(&self.context.workspace).await?) }).unwrap_or(true)
     }
 
     /// The things that wait for the person; nothing if they cannot be read, which the commands that show them report.
     fn waiting(&self) -> PendingForPerson {
-        wait_for(async { Ok(pending::waiting(&self.context.workspace).await?) }).unwrap_or_default()
+        on_one_thread(async { Ok(pending::waiting(&self.context.workspace).await?) }).unwrap_or_default()
     }
 
     /// Prints the things that have waited since before the interactive session began.
@@ -197,8 +215,4 @@ impl JobContext {
         }
         before.into_iter().filter(|question| !open.contains(question)).collect()
     }
-}
-
-fn wait_for<T>(future: impl Future<Output = CliResult<T>>) -> CliResult<T> {
-    crate::front::cli::on_one_thread(future)
 }

@@ -9,13 +9,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::background::{Argv, JobResult, Jobs, PollKind};
+use super::background::{JobResult, Jobs, PollKind, Work};
 use super::columns;
 use super::completion::EmptyLine;
 use super::editor::{Editor, EditorEvent};
 use super::line::{self, Input, SessionCommand};
 use super::screen::Printer;
 use super::stream_view::StreamView;
+use crate::api::Order;
 use crate::domain::log::event::{Event as TeamEvent, EventKind};
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::team::state::Mode;
@@ -163,16 +164,16 @@ impl EventLoop {
                 let _ = self.run_line(EditorEvent::Interrupt).await;
             }
             ReplEvent::Done(JobResult::Polled) => {}
-            ReplEvent::Done(JobResult::Commands) => {
+            ReplEvent::Done(JobResult::Line) => {
                 self.holds_until = None;
                 self.read_next(editor);
             }
             ReplEvent::Typed(typed) => match self.run_line(typed).await {
-                // The next line is read after the commands.
-                Some(commands) => {
-                    // The effects of the command are shown after its answer.
+                // The next line is read after the work of this one.
+                Some(line) => {
+                    // The effects of the line are shown after its answer.
                     self.holds_until = Some(Instant::now() + ANSWER_WAIT);
-                    self.jobs.run(commands);
+                    self.jobs.run(line);
                 }
                 None => self.read_next(editor),
             },
@@ -256,8 +257,8 @@ impl EventLoop {
         }
     }
 
-    /// Runs a line of the interactive session itself. Returns the commands of `brigade` that the line names.
-    async fn run_line(&mut self, typed: EditorEvent) -> Option<Vec<Argv>> {
+    /// Runs a line of the interactive session itself. Returns the work that the line asks for.
+    async fn run_line(&mut self, typed: EditorEvent) -> Option<Vec<Work>> {
         match typed {
             EditorEvent::Line(line) => return self.handle_line(&line).await,
             EditorEvent::Interrupt => {
@@ -295,7 +296,7 @@ impl EventLoop {
         let _ = self.commands.send(command).await;
     }
 
-    async fn handle_line(&mut self, typed: &str) -> Option<Vec<Argv>> {
+    async fn handle_line(&mut self, typed: &str) -> Option<Vec<Work>> {
         let line = match Input::parse(typed) {
             Ok(line) => line,
             Err(error) => {
@@ -303,7 +304,7 @@ impl EventLoop {
                 return None;
             }
         };
-        let send = |to: String, text: String| vec!["send".to_owned(), to, "--".to_owned(), text];
+        let send = |to: String, text: String| Work::Order(Order::Send { to, text });
         match line {
             Input::Nothing => {}
             Input::To { names, text } => return Some(names.into_iter().map(|name| send(name, text.clone())).collect()),
@@ -312,7 +313,7 @@ impl EventLoop {
             }
             Input::ToLead(text) => return Some(vec![send(LEAD.to_owned(), text)]),
             Input::Brigade { name, arguments } => {
-                return Some(vec![[name.to_owned()].into_iter().chain(arguments).collect()]);
+                return Some(vec![Work::Command([name.to_owned()].into_iter().chain(arguments).collect())]);
             }
             Input::Session { command, arguments } => self.run_session_command(command, &arguments).await,
         }

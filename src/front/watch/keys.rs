@@ -2,8 +2,10 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::model::{Argv, Input, InputPurpose, Model, Tab, TaskDetails, argv};
+use super::model::{Input, InputPurpose, Model, Tab, TaskDetails};
 use super::snapshot::Item;
+use crate::api::Order;
+use crate::api::approval::Decision;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::state::Mode;
 use crate::front::text::lines::{pad, width, wrap};
@@ -47,8 +49,8 @@ pub enum Effect {
     Quit,
     Suspend,
     Redraw,
-    /// This command of `brigade` must run.
-    Run(Argv),
+    /// This order must be carried out.
+    Give(Order),
 }
 
 /// Changes the model for a key. Returns the action that is left to the caller.
@@ -99,7 +101,7 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('p') => {
             let is_paused = model.snapshot().desired == Some(Mode::Pause);
             let mode = if is_paused { model.mode_to_continue } else { Mode::Pause };
-            return Effect::Run(argv(["state", mode.as_str()]));
+            return Effect::Give(Order::SetMode { mode, note: String::new() });
         }
         code => {
             scroll(model, code);
@@ -157,11 +159,9 @@ fn approve(model: &mut Model, for_run: bool) -> Effect {
         }
         // An answer cannot be taken back.
         Some((kind, id, digest)) if model.shows_selected() && model.shows_end() => {
-            let for_run = for_run.then(|| "--for-run".to_owned());
-            let digest = digest.map(|digest| format!("--digest={digest}"));
-            let words = [kind.noun(), "approve"].map(str::to_owned).into_iter();
-            let id = ["--", id].map(str::to_owned);
-            Effect::Run(argv(words.chain(for_run).chain(digest).chain(id)))
+            let digest = digest.map(str::to_owned);
+            let decision = Decision { approve: true, for_run, digest, ..Decision::default() };
+            Effect::Give(Order::Answer { kind, id: Some(id.to_owned()), decision })
         }
         Some(_) if model.shows_selected() => {
             model.set_message("read it to its end (PgDn or End), and press the key again");
@@ -194,7 +194,7 @@ pub fn paste(model: &mut Model, text: &str) {
     model.mark_changed();
 }
 
-/// Edits the input line. Returns its command after Enter. An empty line is closed.
+/// Edits the input line. Returns its order after Enter. An empty line is closed.
 fn edit(model: &mut Model, code: KeyCode) -> Effect {
     let Some(input) = model.input.as_mut().filter(|input| !input.is_sent) else { return Effect::None };
     match code {
@@ -214,7 +214,7 @@ fn edit(model: &mut Model, code: KeyCode) -> Effect {
         }
         KeyCode::Enter if !input.text.trim().is_empty() => {
             input.is_sent = true;
-            return Effect::Run(input.command());
+            return Effect::Give(input.order());
         }
         KeyCode::Esc | KeyCode::Enter => model.input = None,
         _ => {}
@@ -241,9 +241,9 @@ mod tests {
         for code in [KeyCode::Left, KeyCode::Char('o'), KeyCode::Home, KeyCode::Delete, KeyCode::Char('N')] {
             press(&mut model, code);
         }
-        let sent = || Effect::Run(argv(["send", "--", "lead", "Noé"]));
+        let sent = || Effect::Give(Order::Send { to: "lead".to_owned(), text: "Noé".to_owned() });
         assert_eq!(press(&mut model, KeyCode::Enter), sent());
-        assert_eq!(press(&mut model, KeyCode::Char('x')), Effect::None, "the command runs");
+        assert_eq!(press(&mut model, KeyCode::Char('x')), Effect::None, "the order is carried out");
         model.take_answer(&Err("error: the inbox is full\nhint: wait".to_owned()));
         assert_eq!(model.message(), "error: the inbox is full");
         assert_eq!(press(&mut model, KeyCode::Enter), sent());
@@ -257,9 +257,9 @@ mod tests {
         let tasks = List { header: String::new(), rows: vec![(Item::Task(TaskId(1), None), "1 Paint".to_owned())] };
         model.set_snapshot(Snapshot { tasks, ..Snapshot::default() });
         press(&mut model, KeyCode::Enter);
-        let command = model.next_details_command().unwrap();
+        let question = model.next_question().unwrap();
         model.set_details(
-            &command,
+            &question,
             Ok(format!("\x1b[1m#1 Paint\x1b[0m\n\n{}{}\n", "blue paint ".repeat(9), "漢".repeat(50))),
         );
         let lines: Vec<&str> = model.details().lines().collect();
@@ -280,7 +280,7 @@ mod tests {
     fn help_scrolls_and_any_other_key_closes_it() {
         let mut model = Model::new((80, 8));
         press(&mut model, KeyCode::Char('?'));
-        assert_eq!(model.next_details_command(), None);
+        assert_eq!(model.next_question(), None);
         assert!(model.details().contains("quit; the team goes on"));
         press(&mut model, KeyCode::Down);
         assert!(model.shows_help && model.scroll_position() == 1);

@@ -1,9 +1,10 @@
 //! `brigade watch`: a team in full screen, beside the terminal where it runs.
 //!
-//! Details are the answers of commands, and a key that changes something runs a command. So each use case has one implementation.
+//! Details are the answers to questions, and a key that changes something gives an order.
 
 mod keys;
 mod model;
+mod question;
 mod screen;
 mod snapshot;
 
@@ -17,18 +18,21 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
+use crate::api::Order;
 use crate::api::run::{self, RunChoice};
-use crate::front::cli::answer_as_text;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::logging;
+use crate::front::cli::on_one_thread;
+use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
 use crate::front::cli::signals::Signals;
 use crate::front::cli::surface::Surface;
 use crate::platform::terminal;
 use crate::ports::EventReader;
 use keys::Effect;
-use model::{Argv, Model};
+use model::Model;
+use question::Question;
 use snapshot::Snapshot;
 
 /// The shortest wait between two readings of the team.
@@ -51,10 +55,10 @@ pub struct Watch {
 
 /// The result of a job that ran in a thread of its own.
 enum JobResult {
-    /// The command for details, and its answer.
-    Details(Argv, Result<String, String>),
-    /// The answer of a command that a key ran, or its error.
-    Command(Result<String, String>),
+    /// The question for details, and its answer.
+    Details(Question, Result<String, String>),
+    /// The answer to the order of a key, or its error.
+    Order(Result<String, String>),
 }
 
 impl Watch {
@@ -133,7 +137,7 @@ impl Watcher<'_> {
                 Effect::Quit => return Ok(()),
                 Effect::Suspend => suspend(terminal, model)?,
                 Effect::Redraw => terminal.clear()?,
-                Effect::Run(words) => self.run_command(words),
+                Effect::Give(order) => self.give(order),
                 Effect::None => {}
             }
         }
@@ -150,8 +154,8 @@ impl Watcher<'_> {
             }
             WatchEvent::Terminal(_) => {}
             WatchEvent::ReadDue => self.read(model).await,
-            WatchEvent::JobEnded(Ok(JobResult::Details(command, text))) => model.set_details(&command, text),
-            WatchEvent::JobEnded(Ok(JobResult::Command(answer))) => {
+            WatchEvent::JobEnded(Ok(JobResult::Details(question, text))) => model.set_details(&question, text),
+            WatchEvent::JobEnded(Ok(JobResult::Order(answer))) => {
                 model.take_answer(&answer);
                 self.read(model).await;
             }
@@ -180,18 +184,21 @@ impl Watcher<'_> {
 
     /// Starts to read the details that the screen needs, unless others are being read.
     fn request_details(&mut self, model: &mut Model) {
-        let Some(command) = model.next_details_command() else { return };
+        let Some(question) = model.next_question() else { return };
         self.details_read = Some(Instant::now());
         let context = self.context.in_watch(model.details_columns());
         self.jobs.spawn_blocking(move || {
-            let text = answer_as_text(&context, command.clone());
-            JobResult::Details(command, text)
+            let answer = on_one_thread(question.clone().answer(&context));
+            JobResult::Details(question, context.text_of(answer))
         });
     }
 
-    fn run_command(&mut self, words: Argv) {
+    fn give(&mut self, order: Order) {
         let context = self.context.in_watch(usize::MAX);
-        self.jobs.spawn_blocking(move || JobResult::Command(answer_as_text(&context, words)));
+        self.jobs.spawn_blocking(move || {
+            let answer = on_one_thread(order::give(&context, order));
+            JobResult::Order(context.text_of(answer))
+        });
     }
 }
 

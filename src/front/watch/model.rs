@@ -1,21 +1,19 @@
 //! The state of `brigade watch` between two events.
 
 use super::keys::help;
+use super::question::Question;
 use super::snapshot::{Item, List, Snapshot};
+use crate::api::Order;
+use crate::api::approval::Decision;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::LEAD;
 use crate::domain::team::state::Mode;
 use crate::front::text::lines::{fold, indented, one_line, width};
 
-/// A command of `brigade`, with the program's name.
-pub type Argv = Vec<String>;
-
 /// The width of a terminal below which it shows either a list or details.
 const BOTH_COLUMNS_MIN: usize = 110;
 /// Rows of the head and the foot of the screen.
 const FRAME_ROWS: usize = 4;
-/// Lines of the log that are shown.
-const LOG_LINES: &str = "500";
 
 /// A page of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +43,7 @@ pub struct Input {
     /// The position of the cursor, in bytes.
     pub cursor: usize,
     pub purpose: InputPurpose,
-    /// True while its command runs. It is closed if the command succeeds, and can be corrected if not.
+    /// True while its order is carried out. It is closed if the order succeeds, and can be corrected if not.
     pub is_sent: bool,
 }
 
@@ -88,12 +86,14 @@ impl Input {
         }
     }
 
-    /// The command that uses the typed text.
-    pub fn command(&self) -> Argv {
+    /// The order with the typed text.
+    pub fn order(&self) -> Order {
+        let text = self.text.clone();
         match &self.purpose {
-            InputPurpose::Message { to } => argv(["send", "--", to, &self.text]),
+            InputPurpose::Message { to } => Order::Send { to: to.clone(), text },
             InputPurpose::Rejection { kind, id } => {
-                argv([kind.noun(), "reject", &format!("--feedback={}", self.text), "--", id])
+                let decision = Decision { feedback: Some(text), ..Decision::default() };
+                Order::Answer { kind: *kind, id: Some(id.clone()), decision }
             }
         }
     }
@@ -102,8 +102,8 @@ impl Input {
 /// The subject of the details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Subject {
-    /// The answer of this command.
-    Answer(Argv),
+    /// The answer to this question.
+    Answer(Question),
     Mail {
         from: String,
         text: String,
@@ -122,8 +122,8 @@ struct Details {
     is_answer: bool,
     /// True if the text may be out of date.
     is_stale: bool,
-    /// The command that is running, if any.
-    requested: Option<Argv>,
+    /// The question that is being answered, if any.
+    requested: Option<Question>,
     /// The first line on the screen.
     scroll: usize,
     /// True if the last line stays on the screen, as for texts that grow.
@@ -339,30 +339,25 @@ impl Model {
         Some(match self.selected_item() {
             _ if self.shows_help => Subject::Help,
             _ if !is_visible => return None,
-            _ if self.tab == Tab::Log => Subject::Answer(argv(["log", "-n", LOG_LINES])),
-            Some(Item::Task(task, _)) => {
-                let task = task.0.to_string();
-                Subject::Answer(match self.task_details {
-                    TaskDetails::Card => argv(["tasks", "show", &task]),
-                    TaskDetails::Diff => argv(["tasks", "diff", &task]),
-                    TaskDetails::Why => argv(["why", &task]),
-                })
-            }
-            Some(Item::Member(name)) => Subject::Answer(argv(["transcript", name])),
+            _ if self.tab == Tab::Log => Subject::Answer(Question::Log),
+            Some(Item::Task(task, _)) => Subject::Answer(match self.task_details {
+                TaskDetails::Card => Question::Task(*task),
+                TaskDetails::Diff => Question::Diff(*task),
+                TaskDetails::Why => Question::Why(*task),
+            }),
+            Some(Item::Member(name)) => Subject::Answer(Question::Transcript(name.clone())),
+            // The text on the screen is that of the call that a key approves.
             Some(Item::Approval { kind, id, digest, .. }) => {
-                // The text on the screen is that of the call that a key approves.
-                let digest = digest.iter().map(|digest| format!("--digest={digest}"));
-                let words = [kind.noun(), "show"].map(str::to_owned).into_iter();
-                Subject::Answer(argv(words.chain(digest).chain([id.clone()])))
+                Subject::Answer(Question::Request { kind: *kind, id: id.clone(), digest: digest.clone() })
             }
             Some(Item::Mail { from, text }) => Subject::Mail { from: from.clone(), text: text.clone() },
             None => Subject::Nothing,
         })
     }
 
-    /// Returns the command to run for the details, if the text is missing or out of date. Only one runs at a time: until
+    /// Returns the question to answer for the details, if the text is missing or out of date. Only one is answered at a time: until
     /// [`Model::set_details`] is called it returns `None`.
-    pub fn next_details_command(&mut self) -> Option<Argv> {
+    pub fn next_question(&mut self) -> Option<Question> {
         let subject = self.subject()?;
         if self.details.requested.is_some() && matches!(subject, Subject::Answer(_)) {
             return None;
@@ -378,8 +373,8 @@ impl Model {
         self.details.is_stale = false;
         self.details.subject = subject.clone();
         match subject {
-            Subject::Answer(command) => {
-                self.details.requested = Some(command);
+            Subject::Answer(question) => {
+                self.details.requested = Some(question);
                 return self.details.requested.clone();
             }
             Subject::Mail { from, text } => {
@@ -392,12 +387,12 @@ impl Model {
         None
     }
 
-    /// Takes the answer of the requested command. The answer of any other command is ignored.
-    pub fn set_details(&mut self, command: &Argv, answer: Result<String, String>) {
+    /// Takes the answer to a question. It is ignored if the details are about another one.
+    pub fn set_details(&mut self, question: &Question, answer: Result<String, String>) {
         self.details.requested = None;
         let is_answer = answer.is_ok();
         let text = folded(&answer.unwrap_or_else(|error| error), self.details_columns());
-        let is_shown = matches!(&self.details.subject, Subject::Answer(shown) if shown == command);
+        let is_shown = matches!(&self.details.subject, Subject::Answer(shown) if shown == question);
         if is_shown {
             self.details.is_answer = is_answer;
         }
@@ -407,7 +402,7 @@ impl Model {
         }
     }
 
-    /// Takes the answer of a command that a key ran. A line that it used is closed, unless it was refused.
+    /// Takes the answer to the order of a key. A line that it used is closed, unless it was refused.
     pub fn take_answer(&mut self, answer: &Result<String, String>) {
         self.set_message(answer.as_ref().unwrap_or_else(|error| error));
         match &mut self.input {
@@ -418,7 +413,7 @@ impl Model {
         self.mark_changed();
     }
 
-    /// Ends the request for details: its command failed.
+    /// Ends the request for details: its thread failed.
     pub fn end_request(&mut self) {
         self.details.requested = None;
     }
@@ -438,7 +433,7 @@ impl Model {
         }
     }
 
-    /// The answer of the last command, a hint or an error, in one line. Empty if there is none.
+    /// The answer to the last order, a hint or an error, in one line. Empty if there is none.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -471,9 +466,4 @@ fn folded(text: &str, columns: usize) -> String {
         if is_wide { fold(&line, columns.max(2), usize::MAX) } else { vec![line] }
     };
     text.lines().flat_map(parts_of).collect::<Vec<_>>().join("\n")
-}
-
-/// A command with the program's name.
-pub fn argv<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Argv {
-    ["brigade".to_owned()].into_iter().chain(words.into_iter().map(Into::into)).collect()
 }

@@ -27,11 +27,16 @@ pub struct Diff {
 }
 
 impl Diff {
+    /// Selects the whole diff of a task.
+    pub(in crate::front) fn of(id: TaskId) -> Self {
+        Self { id, stat: false }
+    }
+
     /// Shows the diff.
     ///
     /// # Errors
     /// There is no such task, it has no worktree and no commit, or git fails.
-    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+    pub(in crate::front) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let task = task::find(&context.workspace, self.id).await?;
         let (text, new_files) = match Changes::of_task(&context.workspace, &task)? {
             // Programs get the patch as git prints it.

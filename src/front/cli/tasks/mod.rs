@@ -8,7 +8,7 @@ pub(super) mod add;
 pub(super) mod change;
 pub(super) mod claim;
 mod complete;
-mod diff;
+pub(in crate::front) mod diff;
 mod import;
 pub(in crate::front) mod list;
 pub(super) mod rm;
