@@ -6,7 +6,7 @@ use super::lead_status::LeadStatus;
 use super::members;
 use super::refusal::{ApiResult, Refusal};
 use super::workspace::Workspace;
-use crate::domain::task::transition::{Actor, ActorKind, Change};
+use crate::domain::task::transition::{Actor, Change};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::message::MessageType;
 use crate::domain::team::name::Name;
@@ -124,11 +124,6 @@ impl OutsideAgent {
             error => Refusal::refused(error.to_string()),
         })?;
         Ok(())
-    }
-
-    /// The agent as an actor without a claim.
-    pub fn actor(&self) -> Actor {
-        Actor::new(self.name.as_str(), ActorKind::Teammate)
     }
 
     fn holder(&self, claim: ClaimRef) -> Actor {

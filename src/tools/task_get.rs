@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::prelude::*;
 use crate::domain::task::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
 /// Shows all of a task: description, owner, blockers, result.
@@ -23,11 +24,14 @@ impl TypedTool for TaskGet {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let task = context.stores.board.get(self.task_id).await?;
         let view = context.stores.board.view().await?;
-        Ok(ToolOutput::text(describe(&task, &view, context)))
+        let (name, capabilities) = (context.caller.name.as_str(), &context.caller.capabilities);
+        let caller = Candidate { name, capabilities, scope: TaskScope::All };
+        Ok(ToolOutput::text(describe(&task, &view, &caller, context.clock.now())))
     }
 }
 
-fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
+/// Returns all that the board has about a task, for a member that could claim it.
+pub fn describe(task: &Task, view: &BoardView, caller: &Candidate<'_>, now: UnixMs) -> String {
     let mut text = format!("Task {}: {}\nstatus: {}", task.id, task.subject, task.status_word());
     // Writing into a string cannot fail.
     if let Some(owner) = &task.owner {
@@ -35,9 +39,7 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     }
     text.push('\n');
     if task.status == TaskStatus::Pending {
-        let (name, capabilities) = (context.caller.name.as_str(), &context.caller.capabilities);
-        let caller = Candidate { name, capabilities, scope: TaskScope::All };
-        let obstacle = find_claim_obstacle(task, &caller, view, context.clock.now());
+        let obstacle = find_claim_obstacle(task, caller, view, now);
         let _ = match obstacle {
             None => writeln!(text, "you can claim it"),
             Some(obstacle) => writeln!(text, "you cannot claim it: {obstacle}"),

@@ -34,7 +34,8 @@ impl TypedTool for TaskList {
     }
 }
 
-fn list(view: &BoardView, only: Option<TaskStatus>) -> String {
+/// Returns the tasks, one a line, or only those with a status.
+pub fn list(view: &BoardView, only: Option<TaskStatus>) -> String {
     let with_status = |status| view.tasks.values().filter(move |task| task.status == status);
     let counts: Vec<String> = ORDER.iter().map(|status| format!("{} {status}", with_status(*status).count())).collect();
     let mut text = format!(

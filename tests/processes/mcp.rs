@@ -157,7 +157,7 @@ fn mcp_client_exchanges_mail_with_a_running_team() {
         mail = sam.ask("read_inbox", json!({}));
         mail.contains("use the second form")
     });
-    assert!(mail.starts_with("m1 "), "{mail}");
+    assert!(mail.starts_with("<inbox>\n[message] from m1: "), "{mail}");
     let refusal = sam.refusal("send_message", json!({ "to": "zoe", "content": "Hello?" }));
     assert!(refusal.contains("`zoe`") && refusal.contains("m1"), "{refusal}");
     assert_eq!(sam.ask("read_inbox", json!({})), "no mail waits for you");
@@ -189,7 +189,7 @@ fn mcp_client_waits_for_review() {
     assert_eq!(workspace.task(1)["status"], "in_progress");
     let approved = workspace.run(&["review", "approve"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
-    assert!(sam.ask("read_inbox", json!({})).starts_with("human "));
+    assert!(sam.ask("read_inbox", json!({})).contains("from human"));
     assert!(sam.ask("task_update", report).starts_with("completed #1"));
     assert_eq!(workspace.task(1)["result"]["reviewedBy"], "human");
 }
@@ -241,7 +241,7 @@ fn mcp_server_answers_wrong_messages_and_stays() {
     assert!(
         sam.refusal("task_update", json!({ "task_id": 7, "status": "done" })).contains("completed, failed, pending")
     );
-    assert!(sam.ask("task_list", json!({})).contains("no tasks yet"));
+    assert!(sam.ask("task_list", json!({})).starts_with("0 tasks"));
     assert_eq!(sam.end(), Some(0));
 }
 

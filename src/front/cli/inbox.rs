@@ -103,7 +103,7 @@ fn without_new_mail(context: &Context, questions: &[Question], mut answer: Comma
 
 /// The messages as an answer. With `approvals`, which is set for the person's mail, each request shows its answer or the command
 /// that answers it.
-pub(in crate::front) fn render_messages(
+fn render_messages(
     context: &Context,
     messages: &[&Message],
     approvals: Option<&Approvals>,

@@ -19,6 +19,14 @@ pub(in crate::front) async fn give(context: &Context, order: Order) -> CliResult
     give_with(context, order, TrustFlag::default()).await
 }
 
+/// Carries an order out, as [`give`], and returns its outcome as data.
+///
+/// # Errors
+/// As [`give`].
+pub(in crate::front) async fn carry_out(context: &Context, order: Order) -> CliResult<Outcome> {
+    order.carry_out(&context.workspace, &AtTerminal { context, trust: TrustFlag::default() }).await
+}
+
 /// As [`give`], with the flag by which the person agrees without being asked.
 pub(super) async fn give_with(context: &Context, order: Order, trust: TrustFlag) -> CliResult<CommandAnswer> {
     match order.carry_out(&context.workspace, &AtTerminal { context, trust }).await? {

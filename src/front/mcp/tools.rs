@@ -1,5 +1,5 @@
-//! The tools of agents of other programs: one struct of arguments and one line in [`TOOLS`] each. Each does what a command does, by the
-//! same functions.
+//! The tools of agents of other programs: one struct of arguments and one line in [`TOOLS`] each. Each gives an order or asks a question
+//! of the layer `api`, and answers with the text that members' tools have.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,23 +13,26 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::ServedAgent;
-use crate::api::Order;
 use crate::api::inbox::UnreadMail;
 use crate::api::order::TaskChange;
-use crate::api::task::acting_name;
-use crate::domain::task::{NewTask, TaskId, TaskStatus};
+use crate::api::outside_agent::OutsideAgent;
+use crate::api::task::{self, StartObstacles, acting_name};
+use crate::api::{Order, Outcome};
+use crate::domain::agent::prompt::inbox_block;
+use crate::domain::task::claim_queue::{Candidate, TaskScope};
+use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::team::message::Message;
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::team_spec::ToolLimits;
 use crate::domain::text::bound;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
-use crate::front::cli::inbox::render_messages;
 use crate::front::cli::order;
-use crate::front::cli::output::CommandAnswer;
-use crate::front::cli::tasks::list::List;
-use crate::front::cli::tasks::show::Show;
+use crate::front::text::why::no_claimant_note;
+use crate::front::text::{self, lead_status};
 use crate::tools::arguments::ArgumentSchema;
 use crate::tools::table::Audience;
+use crate::tools::{task_get, task_list};
 
 /// The most bytes of messages in one result of `read_inbox`, unless a single message is longer.
 const MAIL_BYTES_MAX: usize = 64 * 1024;
@@ -86,17 +89,11 @@ fn entry<T: AgentTool + 'static>() -> McpToolEntry {
     let run: Run = |input, agent, context| {
         Box::pin(async move {
             let call = ArgumentSchema::of::<T>().parse::<T>(&input);
-            call.map_err(|error| CliError::usage(error.to_string()))?.run(agent, context).await
+            let call = call.map_err(|error| CliError::usage(error.to_string()))?;
+            Ok(bound(&call.run(agent, context).await?, ToolLimits::default().output_bytes_max))
         })
     };
     McpToolEntry { name: T::NAME, run, schema: ArgumentSchema::of::<T>() }
-}
-
-/// The answer of a command as plain text, with its notes.
-fn plain(context: &Context, answer: &CommandAnswer) -> String {
-    let notes = answer.notes.iter().map(|note| context.hint(note) + "\n");
-    let text = notes.fold(answer.text.clone(), |text, note| text + &note);
-    bound(&anstream::adapter::strip_str(&text).to_string(), ToolLimits::default().output_bytes_max)
 }
 
 /// Lists the tasks of the board.
@@ -111,7 +108,7 @@ impl AgentTool for TaskList {
     const NAME: &'static str = "task_list";
 
     async fn run(self, _: &ServedAgent, context: &Context) -> CliResult<String> {
-        Ok(plain(context, &List::with_status(self.status).run(context).await?))
+        Ok(task_list::list(&*task::board(&context.workspace).await?, self.status))
     }
 }
 
@@ -125,8 +122,8 @@ struct TaskGet {
 impl AgentTool for TaskGet {
     const NAME: &'static str = "task_get";
 
-    async fn run(self, _: &ServedAgent, context: &Context) -> CliResult<String> {
-        Ok(plain(context, &Show::one(self.task_id).run(context).await?))
+    async fn run(self, agent: &ServedAgent, context: &Context) -> CliResult<String> {
+        describe(context, agent, &task::find(&context.workspace, self.task_id).await?).await
     }
 }
 
@@ -169,7 +166,7 @@ impl AgentTool for TaskCreate {
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()
         };
-        Ok(plain(context, &order::give(context, Order::AddTask { task, by: agent.acting() }).await?))
+        outcome_text(context, order::carry_out(context, Order::AddTask { task, by: agent.acting() }).await?).await
     }
 }
 
@@ -200,8 +197,11 @@ impl AgentTool for ClaimTask {
             ));
         };
         held.claim = Some(ClaimRef::of(&task));
-        let card = plain(context, &Show::one(task.id).run(context).await?);
-        Ok(format!("you hold {} until you report it (attempt {})\n\n{card}", task.id, task.attempt))
+        let (id, attempt) = (task.id, task.attempt);
+        Ok(format!(
+            "you hold {id} until you report it (attempt {attempt})\n\n{}",
+            describe(context, agent, &task).await?
+        ))
     }
 }
 
@@ -248,11 +248,11 @@ impl AgentTool for TaskUpdate {
             NewStatus::Failed => change(TaskChange::Fail { reason: self.result, is_final: self.is_final }),
             NewStatus::Pending => change(TaskChange::Release { reason: self.result }),
         };
-        let answer = order::give(context, order).await?;
+        let outcome = order::carry_out(context, order).await?;
         if let Some(attempt) = attempt {
             agent.forget(ClaimRef { task: id, attempt }).await;
         }
-        Ok(plain(context, &answer))
+        outcome_text(context, outcome).await
     }
 }
 
@@ -295,9 +295,34 @@ impl AgentTool for ReadInbox {
         });
         let number = fitting.count().max(1);
         let left = mail.new.split_off(number).len();
-        let text = render_messages(context, &mail.messages(), None)?.text;
+        let messages: Vec<Message> = mail.new.iter().map(|delivery| delivery.message.clone()).collect();
+        let text = inbox_block(&messages);
         held.mail = Some((mail, Instant::now()));
         let more = if left > 0 { format!("\n{left} more: call `read_inbox` again\n") } else { String::new() };
-        Ok(anstream::adapter::strip_str(&text).to_string() + &more)
+        Ok(text + &more)
+    }
+}
+
+/// All that the board has about a task, for this agent.
+async fn describe(context: &Context, agent: &ServedAgent, task: &Task) -> CliResult<String> {
+    let view = task::board(&context.workspace).await?;
+    let OutsideAgent { name, capabilities, .. } = &agent.identity;
+    let caller = Candidate { name: name.as_str(), capabilities, scope: TaskScope::All };
+    Ok(task_get::describe(task, &view, &caller, context.workspace.now()))
+}
+
+/// The outcome of an order about tasks, and the reasons why a new task does not start.
+async fn outcome_text(context: &Context, outcome: Outcome) -> CliResult<String> {
+    match outcome {
+        Outcome::Added(task) => {
+            let StartObstacles { unclaimable, pause } = task::start_obstacles(&context.workspace, [&*task]).await;
+            let reasons = unclaimable.iter().map(|(_, reason)| no_claimant_note(reason));
+            let notes = reasons.chain(pause.as_ref().map(lead_status::pause));
+            Ok(notes.fold(format!("added {} {}\n", task.id, task.subject), |text, note| text + &note + "\n"))
+        }
+        Outcome::Changed { action, tasks } => {
+            Ok(tasks.iter().map(|task| text::tasks::changed(task, action, context.workspace.now())).collect())
+        }
+        _ => Err(CliError::refused("the order has another outcome than a task")),
     }
 }

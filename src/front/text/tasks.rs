@@ -17,6 +17,7 @@ use crate::api::why::{lacks_script, no_claimant};
 use crate::domain::task::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::task::evidence::{Caveat, joined};
 use crate::domain::task::failure_summary::summary_of;
+use crate::domain::task::transition::Action;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::time::UnixMs;
@@ -282,6 +283,20 @@ pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
 pub fn invalid_file_warning(invalid: &InvalidEntry) -> String {
     let (name, reason) = (one_line(&invalid.name), one_line(&invalid.reason));
     warning(&format!("{name} is not a valid task: {reason}. Correct the file, or remove it"))
+}
+
+/// Returns the line about a changed task.
+pub fn changed(task: &Task, action: Action, now: UnixMs) -> String {
+    let rest = match (action, task.status, task.not_before) {
+        (Action::Fail, TaskStatus::Failed, _) => "; no attempts are left".to_owned(),
+        (Action::Fail, _, Some(until)) if until > now => format!("; retry {}", ago(until, now)),
+        (Action::Complete, ..) => {
+            let caveat = task.result.as_ref().and_then(TaskResult::caveat);
+            caveat.map(|caveat| format!("; {caveat}")).unwrap_or_default()
+        }
+        _ => String::new(),
+    };
+    format!("{} {} {}{rest}\n", action.past_participle(), task.id, one_line(&task.subject))
 }
 
 #[cfg(test)]

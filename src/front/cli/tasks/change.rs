@@ -6,19 +6,20 @@ use crate::api::Order;
 use crate::api::order::TaskChange;
 use crate::api::task::{ActingAs, document};
 use crate::domain::task::transition::Action;
-use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
-use crate::domain::time::UnixMs;
+use crate::domain::task::{Task, TaskId};
 use crate::front::cli::arguments::{ActorFlags, lease, number, task_id, text};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::text::lines::{ago, one_line};
+use crate::front::text::tasks;
 
 /// Changed tasks as the answer.
 pub(in crate::front::cli) fn answer(context: &Context, tasks: &[Task], action: Action) -> CliResult<CommandAnswer> {
     let now = context.workspace.now();
-    tasks_answer(context, tasks, tasks.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
+    tasks_answer(context, tasks, tasks.len() > 1, || {
+        tasks.iter().map(|task| tasks::changed(task, action, now)).collect()
+    })
 }
 
 /// Returns the tasks as an answer. In JSON they are a list. Without `is_list`, the first task is the answer.
@@ -33,19 +34,6 @@ pub(super) fn tasks_answer(
         Some(one) if !is_list => context.output.answer(one, text),
         _ => context.output.answer(&documents, text),
     }
-}
-
-fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
-    let rest = match (action, task.status, task.not_before) {
-        (Action::Fail, TaskStatus::Failed, _) => "; no attempts are left".to_owned(),
-        (Action::Fail, _, Some(until)) if until > now => format!("; retry {}", ago(until, now)),
-        (Action::Complete, ..) => {
-            let caveat = task.result.as_ref().and_then(TaskResult::caveat);
-            caveat.map(|caveat| format!("; {caveat}")).unwrap_or_default()
-        }
-        _ => String::new(),
-    };
-    format!("{} {} {}{rest}\n", action.past_participle(), task.id, one_line(&task.subject))
 }
 
 /// Report that an attempt failed

@@ -63,11 +63,6 @@ fn is_owner(task: &Task, name: &str) -> bool {
 }
 
 impl List {
-    /// Selects the tasks with this status, or all tasks.
-    pub(in crate::front) fn with_status(status: Option<TaskStatus>) -> Self {
-        Self { status: status.map(StatusFilter::Status), ..Self::default() }
-    }
-
     /// Returns true if an option selects tasks.
     pub(super) fn has_filter(&self) -> bool {
         self.status.is_some() || self.owner.is_some() || self.ready
