@@ -27,6 +27,7 @@
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`order`], [`outcome`] | the orders of all front ends as data, and what came of them |
 //! | [`consent`] | the agreement of the person to what an order runs |
+//! | [`schema`] | the JSON Schema of orders, outcomes, refusals and views |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
 #![warn(missing_docs)]
@@ -46,6 +47,7 @@ pub mod outside_agent;
 pub mod pending;
 pub mod refusal;
 pub mod run;
+pub mod schema;
 pub mod send;
 pub mod state;
 pub mod stop;

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::config::CONFIG_FILE;
@@ -19,7 +20,7 @@ use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
 
 /// The kind of a refusal, for a front end that maps it to an exit code or a status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
     /// The request, the config or a plan is invalid. The same request fails again until it is corrected.
@@ -31,7 +32,7 @@ pub enum RefusalCode {
 }
 
 /// The reason why a request was not carried out, and the next step. Unless `done` names tasks, nothing was changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The kind.
@@ -45,6 +46,7 @@ pub struct Refusal {
     pub done: Vec<TaskId>,
     /// The problems of a config or plan file. `message` has their headlines, and `next` is that of the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub problems: Vec<Problem>,
 }
 

@@ -3,13 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use brigade::api::consent::Agreed;
 use brigade::api::lead_status::{Delivery, LeadStatus};
+use brigade::api::schema::schema;
 use brigade::api::send::{Reading, send};
 use brigade::api::stop::{TeammateStop, stop_team, stop_teammate};
-use brigade::api::{Location, RefusalCode, Workspace, state};
+use brigade::api::{Location, Order, Refusal, RefusalCode, Workspace, state};
 use brigade::config::Environment;
 use brigade::domain::team::state::Mode;
 use brigade::ports::WaitLimit;
+use serde_json::{Value, json};
 
 const CONFIG: &str = "[teams.crew.lead]\nprovider = \"runbook\"\n[[teams.crew.members]]\nname = \"ada\"\nrole = \"coder\"\nprovider = \"runbook\"\n";
 
@@ -45,4 +48,52 @@ async fn orders_return_data_without_a_team() {
     let json = serde_json::to_value(&refusal).unwrap();
     assert_eq!(json["code"], "refused");
     assert!(json["message"].as_str().unwrap().contains("`eve`"), "{json}");
+}
+
+/// Carries out an order that a page or a script sends, with the agreement that comes with it.
+async fn carry_out(workspace: &Workspace, order: Value, agreed: Agreed) -> Result<Value, Refusal> {
+    let order: Order = serde_json::from_value(order).unwrap();
+    Ok(serde_json::to_value(order.carry_out(workspace, &agreed).await?).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_as_json_need_agreement_to_verify() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join(".tasks")).unwrap();
+    let workspace = workspace(folder.path());
+    let order = async |order: Value| carry_out(&workspace, order, Agreed::default()).await;
+    let task = json!({ "subject": "One", "verify": "true" });
+    let added = order(json!({ "order": "add_task", "task": task })).await.unwrap();
+    assert_eq!((&added["outcome"], &added["data"]["id"]), (&"added".into(), &1.into()), "{added}");
+    let claim = json!({ "order": "claim_task", "id": 1, "name": "sam", "lease_s": 60 });
+    let claimed = order(claim).await.unwrap();
+    assert_eq!(claimed["data"]["claimed"]["task"]["attempt"], 1, "{claimed}");
+
+    let complete = json!({ "order": "complete_task", "id": 1, "summary": "done" });
+    let refusal = order(complete.clone()).await.unwrap_err();
+    assert!(refusal.message.contains("sam holds it"), "{refusal}");
+    let mut complete = complete;
+    complete["by"] = json!({ "name": "sam", "attempt": 1 });
+    let refusal = order(complete.clone()).await.unwrap_err();
+    assert!(refusal.message.contains("not agreed to its verify command"), "{refusal}");
+    let agreed = Agreed { verify: Some("false".to_owned()), ..Agreed::default() };
+    carry_out(&workspace, complete.clone(), agreed).await.unwrap_err();
+    let retried = order(json!({ "order": "change_tasks", "ids": [1], "change": "retry" })).await.unwrap_err();
+    assert!(retried.message.contains("#1"), "{retried}");
+    let released =
+        json!({ "order": "change_tasks", "ids": [1], "change": { "release": {} }, "by": { "force": true } });
+    let changed = order(released).await.unwrap();
+    assert_eq!(changed["data"]["tasks"][0]["status"], "pending", "{changed}");
+    assert!(serde_json::from_value::<Order>(json!({ "order": "send", "to": "ada", "txt": "x" })).is_err());
+}
+
+#[test]
+fn schema_has_each_order_and_outcome() {
+    let schema = serde_json::to_value(schema()).unwrap();
+    let words = |name: &str, tag: &str| {
+        let variants = schema["$defs"][name]["oneOf"].as_array().unwrap().clone();
+        variants.iter().map(|one| one["properties"][tag]["const"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(words("Order", "order").contains(&"set_mode".to_owned()));
+    assert!(words("Outcome", "outcome").contains(&"mode_set".to_owned()));
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod api;
 pub(super) mod approvals;
 mod argument_errors;
 pub(super) mod arguments;
@@ -126,6 +127,7 @@ pub enum Command {
     Config(config::ConfigCommand),
     Clean(clean::Clean),
     Mcp(crate::front::mcp::Mcp),
+    Api(api::Api),
     Completions(completions::Completions),
     #[command(hide = true)]
     Complete(complete::Complete),
@@ -195,7 +197,13 @@ impl Command {
     fn warns_of_variables(&self) -> bool {
         !matches!(
             self,
-            Self::Init(_) | Self::Up(_) | Self::Run(_) | Self::Doctor(_) | Self::Completions(_) | Self::Complete(_)
+            Self::Init(_)
+                | Self::Up(_)
+                | Self::Run(_)
+                | Self::Doctor(_)
+                | Self::Api(_)
+                | Self::Completions(_)
+                | Self::Complete(_)
         )
     }
 
@@ -205,6 +213,7 @@ impl Command {
             Self::Up(command) => command.run(context, launcher),
             Self::Run(command) => command.run(context, launcher),
             Self::Config(command) => command.run(context),
+            Self::Api(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::Complete(command) => command.run(context),
             Self::Stop(command) => on_one_thread(command.run(context)),
