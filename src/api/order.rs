@@ -24,7 +24,7 @@ pub enum Order {
     /// Adds a task.
     AddTask {
         /// The task.
-        task: NewTask,
+        task: Box<NewTask>,
         /// The actor.
         #[serde(default)]
         by: ActingAs,
@@ -34,7 +34,7 @@ pub enum Order {
         /// The number of the task.
         id: TaskId,
         /// The new values.
-        edit: TaskEdit,
+        edit: Box<TaskEdit>,
         /// The actor.
         #[serde(default)]
         by: ActingAs,
@@ -209,9 +209,9 @@ impl Order {
     /// The workspace refuses the order, or `consent` does not agree.
     pub async fn carry_out<C: Consent>(self, workspace: &Workspace, consent: &C) -> Result<Outcome, C::Error> {
         Ok(match self {
-            Self::AddTask { task, by } => Outcome::Added(Box::new(task::add(workspace, task, &by.actor()?).await?)),
+            Self::AddTask { task, by } => Outcome::Added(Box::new(task::add(workspace, *task, &by.actor()?).await?)),
             Self::EditTask { id, edit, by } => {
-                let task = task::edit(workspace, id, edit, &by.actor()?).await?;
+                let task = task::edit(workspace, id, *edit, &by.actor()?).await?;
                 Outcome::Changed { action: Action::Edit, tasks: vec![task] }
             }
             Self::ChangeTasks { ids, change, by } => {

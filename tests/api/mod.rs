@@ -80,8 +80,7 @@ async fn orders_as_json_need_agreement_to_verify() {
     carry_out(&workspace, complete.clone(), agreed).await.unwrap_err();
     let retried = order(json!({ "order": "change_tasks", "ids": [1], "change": "retry" })).await.unwrap_err();
     assert!(retried.message.contains("#1"), "{retried}");
-    let released =
-        json!({ "order": "change_tasks", "ids": [1], "change": { "release": {} }, "by": { "force": true } });
+    let released = json!({ "order": "change_tasks", "ids": [1], "change": { "release": {} }, "by": { "force": true } });
     let changed = order(released).await.unwrap();
     assert_eq!(changed["data"]["tasks"][0]["status"], "pending", "{changed}");
     assert!(serde_json::from_value::<Order>(json!({ "order": "send", "to": "ada", "txt": "x" })).is_err());

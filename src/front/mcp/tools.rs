@@ -166,7 +166,11 @@ impl AgentTool for TaskCreate {
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()
         };
-        outcome_text(context, order::carry_out(context, Order::AddTask { task, by: agent.acting() }).await?).await
+        outcome_text(
+            context,
+            order::carry_out(context, Order::AddTask { task: Box::new(task), by: agent.acting() }).await?,
+        )
+        .await
     }
 }
 

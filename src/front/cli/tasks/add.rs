@@ -91,7 +91,7 @@ impl Add {
             owner: edit.owner,
             ..NewTask::default()
         };
-        order::give(context, Order::AddTask { task, by }).await
+        order::give(context, Order::AddTask { task: Box::new(task), by }).await
     }
 }
 

@@ -59,6 +59,6 @@ impl Update {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
-        order::give(context, Order::EditTask { id, edit, by: self.by.into() }).await
+        order::give(context, Order::EditTask { id, edit: Box::new(edit), by: self.by.into() }).await
     }
 }
