@@ -8,6 +8,7 @@ use crate::api::cost::spent_budget;
 use crate::api::lead_status::Pause;
 use crate::api::merge::TeamBranch;
 use crate::api::pending::PendingView;
+use crate::api::{OrderForm, Question};
 use crate::domain::agent::transcript::Usage;
 use crate::domain::task::NewTask;
 use crate::domain::team::state::Mode;
@@ -17,6 +18,7 @@ use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::exit::Exit;
 use crate::front::cli::launch::{LaunchRequest, Lifetime};
 use crate::front::cli::signals::Signals;
+use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lead_status;
 use crate::front::text::lines::one_line;
 use crate::front::text::pending::{PendingNotes, team_branch as team_branch_text, uncommitted};
@@ -27,10 +29,12 @@ use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
 
 /// The hint for a person if the next request does not fit the budget. If nothing is used, a reset does not help.
-fn budget_remedy(used: Usage) -> String {
-    let reset = ", or stop the team and reset the counters with `brigade cost --reset`";
-    let reset = if used == Usage::default() { "" } else { reset };
-    format!("raise the budget in brigade.toml and launch the team again{reset}")
+fn budget_remedy(used: Usage) -> Hint {
+    let raise = Hint::from("raise the budget in brigade.toml and launch the team again");
+    if used == Usage::default() {
+        return raise;
+    }
+    hint![raise, ", or stop the team and reset the counters with ", OrderForm::ResetCost]
 }
 
 /// Launches a team, shows its events and returns the exit code.
@@ -60,12 +64,12 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let stores = open.stores().clone();
     let mut run_output = launch.run_output;
     for warning in open.warnings() {
-        run_output.note(warning);
+        run_output.note(warning.as_str());
     }
     run_output.add_initial_state(&*stores.board.view().await?, &PendingForPerson::of(&stores).await?);
     let paths = team_branch.as_ref().and_then(|branch| branch.uncommitted(open.sandbox().clone()).ok());
     if let Some(text) = uncommitted(&paths.unwrap_or_default()) {
-        run_output.note(&text);
+        run_output.note(text);
     }
     let mut signals = Signals::listen(launch.repl.is_some())?;
     let usage_before = usage_so_far(&stores, &spec).await?;
@@ -84,7 +88,7 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let used = usage_so_far(&stores, &spec).await?;
     let exit = run_output.close(&view, &outcome, used.minus(usage_before), pending)?;
     if let Some(remedy) = remedy_of(outcome.end, used) {
-        run_output.note(&format!("no work is lost: {remedy}"));
+        run_output.note(hint!["no work is lost: ", remedy]);
     }
     Ok(exit)
 }
@@ -97,25 +101,25 @@ async fn usage_so_far(stores: &Stores, spec: &TeamSpec) -> CliResult<Usage> {
 }
 
 /// The steps after a team that could not continue.
-fn remedy_of(end: TeamEnd, used: Usage) -> Option<String> {
+fn remedy_of(end: TeamEnd, used: Usage) -> Option<Hint> {
     match end {
         TeamEnd::BudgetSpent => {
-            Some(format!("{}; `brigade cost` shows the usage of each member", budget_remedy(used)))
+            Some(hint![budget_remedy(used), "; ", Question::Cost, " shows the usage of each member"])
         }
         TeamEnd::ModelOutOfReach => Some(
             "run the team again when the model answers; `model_outage_max_ms` in [limits] sets how long a run waits"
-                .to_owned(),
+                .into(),
         ),
-        TeamEnd::WrongModelSetting => Some(
-            "correct the setting, the key or the login, and run the team again; `brigade config show` names the source of each setting"
-                .to_owned(),
-        ),
+        TeamEnd::WrongModelSetting => {
+            let correct = "correct the setting, the key or the login, and run the team again; ";
+            Some(hint![correct, Question::Config, " names the source of each setting"])
+        }
         TeamEnd::SessionOver | TeamEnd::Interrupted | TeamEnd::LeadershipLost => None,
     }
 }
 
 /// The note for a team that starts paused. Otherwise nothing would show why it does not work.
-async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> CliResult<Option<String>> {
+async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> CliResult<Option<Hint>> {
     let state = stores.state.read().await?;
     let Some(state) =
         state.filter(|state| matches!(lifetime, Lifetime::FollowState(_)) && state.desired == Mode::Pause)
@@ -124,10 +128,8 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
     };
     if let Some(spent) = spent_budget(stores, spec, &state).await? {
         let remedy = budget_remedy(usage_so_far(stores, spec).await?);
-        return Ok(Some(format!(
-            "the team is paused: {}: {remedy}, then run `brigade state continuous`",
-            one_line(&spent)
-        )));
+        let paused = format!("the team is paused: {}: ", one_line(&spent));
+        return Ok(Some(hint![paused, remedy, ", then run ", lead_status::continuous()]));
     }
     Ok(Some(lead_status::pause(&Pause { is_running: true, reason: state.note })))
 }
@@ -159,7 +161,7 @@ mod tests {
     #[test]
     fn budget_remedy_names_reset_only_after_use() {
         let used = Usage { output_tokens: 1, ..Usage::default() };
-        assert!(budget_remedy(used).contains("`brigade cost --reset`"));
-        assert!(!budget_remedy(Usage::default()).contains("--reset"));
+        assert!(budget_remedy(used).to_string().contains("`brigade cost --reset`"));
+        assert!(!budget_remedy(Usage::default()).to_string().contains("--reset"));
     }
 }

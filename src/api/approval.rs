@@ -1,5 +1,8 @@
 //! The requests that wait for approval: plans, reviews and permissions. An approval is an answer to a request.
 
+use crate::api::next::Digest;
+use crate::api::next::{Launch, Next, OrderForm};
+use crate::api::question::Question;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +12,6 @@ use super::workspace::Workspace;
 use crate::domain::team::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::team::name::HUMAN;
 use crate::domain::text::one_line;
-use crate::domain::text::shell_word;
 use crate::domain::text::suggestion::did_you_mean;
 use crate::ports::StoreError;
 use crate::service::approvals::{Answer, Responder, current_approvals, send_answer};
@@ -55,9 +57,9 @@ pub fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -
             several => {
                 let name = |request: &&Request| format!("{} (from {})", request.id, one_line(&request.from));
                 let names = several.iter().map(name).collect::<Vec<_>>().join(", ");
-                let first = one_line(&several[0].id);
+                let first = Some(several[0].id.clone());
                 Err(Refusal::invalid(format!("cannot choose a {noun}: {} wait: {names}", several.len()))
-                    .next(format!("`brigade {noun} show {first}`")))
+                    .next(Question::Request { kind, id: first }))
             }
         };
     };
@@ -66,7 +68,7 @@ pub fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -
         return Ok(request);
     }
     let next = did_you_mean(id, open.iter().map(|request| request.id.as_str()))
-        .unwrap_or_else(|| format!("`brigade {noun}` lists those that wait for an answer"));
+        .map_or_else(|| Next::from(Question::Requests { kind }), Next::from);
     Err(Refusal::refused(format!("there is no {noun} `{}`", one_line(id))).next(next))
 }
 
@@ -119,8 +121,8 @@ pub async fn answer<E: From<Refusal>>(
 ) -> Result<GivenAnswer, E> {
     if kind == RequestKind::Permission && LeadStatus::of(workspace).await?.lead.is_none() {
         let refusal = Refusal::refused("cannot answer: no team runs, and a call waits only while its team runs");
-        let next = "`brigade run` continues the work; the agent asks again if it still needs the call";
-        return Err(refusal.next(next).into());
+        let again = "the agent asks again if it still needs the call";
+        return Err(refusal.steps([Launch::Run { team: None }.into(), again.into()]).into());
     }
     let stores = workspace.stores(OpenMode::Write).await?;
     let approvals = current_approvals(&stores, workspace.now()).await.map_err(Refusal::from)?;
@@ -144,18 +146,16 @@ pub async fn answer<E: From<Refusal>>(
 }
 
 fn refusal(error: StoreError, kind: RequestKind, id: &str) -> Refusal {
-    let id = shell_word(id);
     let next = match &error {
-        StoreError::Request(RequestError::NotSeen { .. }) => format!(
-            "`brigade permission show {id}` shows the call and its digest, then `brigade permission approve {id} --digest DIGEST`"
-        ),
-        StoreError::Request(RequestError::AlreadyAnswered { .. }) => {
-            "to write to the teammate instead: `brigade send NAME TEXT`".to_owned()
-        }
+        StoreError::Request(RequestError::NotSeen { .. }) => vec![
+            Question::Request { kind, id: Some(id.to_owned()) }.into(),
+            OrderForm::Approve { kind, id: id.to_owned(), digest: Digest::Open }.into(),
+        ],
+        StoreError::Request(RequestError::AlreadyAnswered { .. }) => vec![OrderForm::Send { to: None }.into()],
         StoreError::Request(RequestError::BeingAnswered { .. }) => {
-            format!("to see the answer in a moment: `brigade {} show`", kind.noun())
+            vec![Question::Request { kind, id: None }.into()]
         }
         _ => return error.into(),
     };
-    Refusal::from(error).next(next)
+    Refusal::from(error).steps(next)
 }

@@ -1,5 +1,6 @@
 //! Finds old run-time files, branches and worktrees, and removes them.
 
+use crate::api::next::OrderForm;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -195,10 +196,12 @@ async fn refuse_if_leased(workspace: &Workspace) -> ApiResult<()> {
         task.claim.as_ref().and_then(|claim| claim.expires).is_some_and(|end| end > workspace.now())
     };
     let leased: Vec<TaskId> = view.tasks.values().filter(is_leased).map(|task| task.id).collect();
-    let Some(first) = leased.first() else { return Ok(()) };
+    if leased.is_empty() {
+        return Ok(());
+    }
     let named = join_up_to(leased.iter(), NAMED_MAX);
     Err(Refusal::refused(format!("cannot clean the board: tasks are claimed under a lease: {named}"))
-        .next(format!("release them, such as: `brigade tasks release {} --force`", first.0)))
+        .next(OrderForm::Release { tasks: leased, force: true }))
 }
 
 /// The files to remove, except those of the live workers.

@@ -1,5 +1,6 @@
 //! The team that runs in a workspace, and the process of its lead.
 
+use crate::api::next::OrderForm;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -149,7 +150,7 @@ impl LeadStatus {
     pub fn refuse_if_running(&self, action: &str) -> ApiResult<()> {
         let Some(lead) = &self.lead else { return Ok(()) };
         let message = format!("cannot {action}: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-        Err(Refusal { code: RefusalCode::AlreadyLed, ..Refusal::refused(message) }.next("`brigade stop`"))
+        Err(Refusal { code: RefusalCode::AlreadyLed, ..Refusal::refused(message) }.next(OrderForm::Stop { now: false }))
     }
 
     /// The running team, if there is one, and the contents of the state file.

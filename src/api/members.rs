@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::lead_status::LeadStatus;
+use super::next::Next;
 use super::refusal::{ApiResult, Refusal};
 use super::task::ClaimCandidate;
 use super::workspace::Workspace;
@@ -109,6 +110,6 @@ pub async fn find_name(workspace: &Workspace, typed: &str, others: &[&str]) -> A
     }
     let known = one_line(&join_up_to(names.iter(), NAMES_MAX));
     let message = format!("cannot find the teammate `{}`: there are {known}", one_line(typed));
-    let next = did_you_mean(typed, names.iter().map(String::as_str));
-    Err(Refusal { next, ..Refusal::refused(message) })
+    let meant = did_you_mean(typed, names.iter().map(String::as_str));
+    Err(Refusal::refused(message).steps(meant.map(Next::from)))
 }

@@ -6,6 +6,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`workspace`] | opens the stores of a workspace, for one question or order |
+//! | [`question`], [`next`] | a question, and the next step of a person, as data |
 //! | [`location`] | the folder and the config of a workspace |
 //! | [`refusal`] | the answer of a function that does not do what it was asked for |
 //! | [`lead_status`] | the team that runs, and the process of its lead |
@@ -41,10 +42,12 @@ pub mod lead_status;
 pub mod location;
 pub mod members;
 pub mod merge;
+pub mod next;
 pub mod order;
 pub mod outcome;
 pub mod outside_agent;
 pub mod pending;
+pub mod question;
 pub mod refusal;
 pub mod run;
 pub mod schema;
@@ -59,7 +62,9 @@ pub mod why;
 pub mod workspace;
 
 pub use location::Location;
+pub use next::{Launch, Next, OrderForm};
 pub use order::Order;
 pub use outcome::Outcome;
+pub use question::Question;
 pub use refusal::{ApiResult, Refusal, RefusalCode};
 pub use workspace::Workspace;

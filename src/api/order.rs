@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::approval::{self, Decision};
 use super::consent::Consent;
+use super::next::OrderForm;
 use super::outcome::Outcome;
 use super::task::{ActingAs, ClaimOrder, StatusChange};
 use super::workspace::Workspace;
@@ -279,8 +280,9 @@ async fn change_tasks(workspace: &Workspace, ids: &[TaskId], change: Change, by:
     if let (Change::Fail { reason, .. }, [first, ..]) = (&change, ids)
         && reason.trim().is_empty()
     {
-        return Err(Refusal::invalid(format!("cannot fail {first}: a reason is needed"))
-            .next(format!("`brigade tasks update {} --status failed --reason TEXT`", first.0)));
+        return Err(
+            Refusal::invalid(format!("cannot fail {first}: a reason is needed")).next(OrderForm::Fail { task: *first })
+        );
     }
     Ok(Outcome::Changed { action, tasks: task::change_each(workspace, ids, change, &actor).await? })
 }

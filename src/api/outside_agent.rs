@@ -1,5 +1,6 @@
 //! An agent of another program that works on the board: its row in the roster, its claim and its messages.
 
+use crate::api::next::Launch;
 use std::time::Duration;
 
 use super::lead_status::LeadStatus;
@@ -38,10 +39,8 @@ impl OutsideAgent {
     /// The name is invalid or reserved, or a member has it.
     pub async fn checked_name(workspace: &Workspace, text: &str) -> ApiResult<Name> {
         let name = Name::new(text)?;
-        let taken = |reason: String| {
-            Refusal::invalid(format!("cannot serve an agent as `{name}`: {reason}"))
-                .next("pass a name that no member has: `brigade mcp --as NAME`")
-        };
+        let taken =
+            |reason: String| Refusal::invalid(format!("cannot serve an agent as `{name}`: {reason}")).next(Launch::Mcp);
         if name.is_reserved() {
             return Err(taken("the name is reserved".to_owned()));
         }

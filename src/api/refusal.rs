@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::next::{Launch, Next, OrderForm};
+use super::question::Question;
 use crate::config::CONFIG_FILE;
 use crate::config::diagnostics::{ConfigError, Problem};
 use crate::domain::task::task_error::TaskError;
@@ -39,8 +41,9 @@ pub struct Refusal {
     pub code: RefusalCode,
     /// The reason: `cannot X: reason`.
     pub message: String,
-    /// The next step, if there is one.
-    pub next: Option<String>,
+    /// The next steps: alternatives, or one after the other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
     /// The tasks that were changed before the refusal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<TaskId>,
@@ -68,17 +71,23 @@ impl Refusal {
     pub fn problems(problems: Vec<Problem>) -> Self {
         let headlines: Vec<String> = problems.iter().map(Problem::headline).collect();
         let next = problems.first().and_then(|problem| problem.hint.clone());
-        Self { next, problems, ..Self::invalid(headlines.join("\n")) }
+        Self { next: next.into_iter().map(Next::from).collect(), problems, ..Self::invalid(headlines.join("\n")) }
     }
 
     fn new(message: String, code: RefusalCode) -> Self {
-        Self { code, message, next: None, done: Vec::new(), problems: Vec::new() }
+        Self { code, message, next: Vec::new(), done: Vec::new(), problems: Vec::new() }
     }
 
-    /// Adds the next step.
+    /// Sets the next step.
     #[must_use]
-    pub fn next(self, next: impl Into<String>) -> Self {
-        Self { next: Some(next.into()), ..self }
+    pub fn next(self, next: impl Into<Next>) -> Self {
+        self.steps([next.into()])
+    }
+
+    /// Sets the next steps.
+    #[must_use]
+    pub fn steps(self, next: impl IntoIterator<Item = Next>) -> Self {
+        Self { next: next.into_iter().collect(), ..self }
     }
 }
 
@@ -86,7 +95,11 @@ impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Problems(problems) => Self::problems(problems),
-            error => Self { next: error.hint(), ..Self::invalid(error.to_string()) },
+            error => {
+                let is_missing = matches!(error, ConfigError::NotFound(_));
+                let init = is_missing.then(|| Launch::Init.into());
+                Self::invalid(error.to_string()).steps(init.into_iter().chain(error.hint().map(Next::from)))
+            }
         }
     }
 }
@@ -98,8 +111,7 @@ impl From<EmbedError> for Refusal {
             EmbedError::Plan(problems) => Self::problems(problems),
             EmbedError::Store(error) | EmbedError::Launch(LaunchError::Store(error)) => error.into(),
             EmbedError::Launch(LaunchError::Repository(error)) => Self { code: RefusalCode::Invalid, ..error.into() },
-            EmbedError::Launch(LaunchError::Model { .. }) => Self::invalid(error.to_string())
-                .next("`brigade doctor` checks that models and keys are set, and that servers accept connections"),
+            EmbedError::Launch(LaunchError::Model { .. }) => Self::invalid(error.to_string()).next(Question::Doctor),
             EmbedError::Launch(LaunchError::GoalWithoutModel(_)) => {
                 let hint = "set provider and model of the lead in the config, or pass --plan FILE";
                 Self::invalid(error.to_string()).next(hint)
@@ -120,7 +132,7 @@ impl From<InvalidName> for Refusal {
 impl From<RepositoryError> for Refusal {
     fn from(error: RepositoryError) -> Self {
         match error {
-            RepositoryError::Unusable { reason, hint } => Self { next: hint, ..Self::refused(reason) },
+            RepositoryError::Unusable { reason, hint } => Self::refused(reason).steps(hint.map(Next::from)),
             RepositoryError::NoGit(reason) => {
                 Self::refused(reason).next("install a current git, or remove isolation from the config")
             }
@@ -132,24 +144,29 @@ impl From<RepositoryError> for Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let next = match &error {
-            StoreError::NotClaimable { id, .. } => Some(format!("`brigade why {}`", id.0)),
-            StoreError::NoTask(MissingTask { id, quarantined: Some(task) }) => Some(restore_hint(*id, &task.place)),
-            StoreError::NoTask(_) => Some("`brigade tasks`".to_owned()),
+            StoreError::NotClaimable { id, .. } => vec![Question::Why { task: Some(*id) }.into()],
+            StoreError::NoTask(MissingTask { id, quarantined: Some(task) }) => {
+                vec![restore_hint(*id, &task.place).into()]
+            }
+            StoreError::NoTask(_) => vec![Question::Tasks.into()],
             StoreError::InvalidTask { id, .. } => {
-                Some(format!("repair .tasks/{} by hand, or remove it", id.file_name()))
+                vec![format!("repair .tasks/{} by hand, or remove it", id.file_name()).into()]
             }
-            StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
-            StoreError::AlreadyLed { .. } => Some("`brigade team` shows it, `brigade stop` stops it".to_owned()),
+            StoreError::UnknownBlocker { .. } => vec!["pass task numbers, such as --after 3,4".into()],
+            StoreError::AlreadyLed { .. } => vec![Question::Team.into(), OrderForm::Stop { now: false }.into()],
             StoreError::UnknownRecipient { name, recipients: known } => {
-                did_you_mean(name, known.iter().map(String::as_str))
+                did_you_mean(name, known.iter().map(String::as_str)).into_iter().map(Next::from).collect()
             }
-            StoreError::Refused(refusal) => refusal_hint(refusal),
-            StoreError::Io { source, place, .. } if SymbolicLinkError::is_cause_of(source) => Some(link_hint(place)),
+            StoreError::Refused(refusal) => steps_after(refusal),
+            StoreError::Io { source, place, .. } if SymbolicLinkError::is_cause_of(source) => {
+                vec![link_hint(place).into()]
+            }
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
-                Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
+                let wait = "end the process that holds the lock, or wait for it";
+                vec![wait.into(), OrderForm::Stop { now: false }.into()]
             }
-            StoreError::Io { source, .. } => write_hint(source.kind()).map(str::to_owned),
-            _ => None,
+            StoreError::Io { source, .. } => write_hint(source.kind()).into_iter().map(Next::from).collect(),
+            _ => Vec::new(),
         };
         let code = match &error {
             StoreError::AlreadyLed { .. } => RefusalCode::AlreadyLed,
@@ -183,28 +200,27 @@ fn link_hint(path: &str) -> String {
     format!("`rm {}`{other}", shell_word(path))
 }
 
-fn refusal_hint(refusal: &TaskError) -> Option<String> {
+fn steps_after(refusal: &TaskError) -> Vec<Next> {
     match refusal {
         TaskError::Stale { task, status: TaskStatus::Pending, .. } => {
-            Some(format!("claim it again: `brigade tasks claim {}`", task.0))
+            vec![OrderForm::Claim { task: Some(*task), by: None }.into()]
         }
-        TaskError::Stale { task, .. } => Some(format!("`brigade tasks show {}`", task.0)),
-        TaskError::NotHolder { task, owner, .. } => Some(format!(
-            "`brigade tasks show {}` shows the attempt that {} must pass; a person can add --force",
-            task.0,
-            one_line(owner)
-        )),
-        TaskError::NeedsForce { .. } => Some("add --force to override the holder".to_owned()),
+        TaskError::Stale { task, .. } => vec![Question::Task { task: *task }.into()],
+        TaskError::NotHolder { task, owner, .. } => {
+            let attempt = format!("{} must pass its attempt; a person can add --force", one_line(owner));
+            vec![attempt.into(), Question::Task { task: *task }.into()]
+        }
+        TaskError::NeedsForce { .. } => vec!["add --force to override the holder".into()],
         TaskError::WrongStatus { task, action, status, .. } => match status {
             TaskStatus::Pending if action.is_for_holder() => {
-                Some(format!("`brigade tasks claim {} --as NAME`", task.0))
+                vec![OrderForm::Claim { task: Some(*task), by: None }.into()]
             }
-            TaskStatus::Completed => Some(format!("`brigade tasks reopen {}`", task.0)),
-            TaskStatus::Failed => Some(format!("`brigade tasks retry {}`", task.0)),
-            TaskStatus::Pending | TaskStatus::InProgress => None,
-            TaskStatus::Unknown => Some(format!("`brigade why {}`", task.0)),
+            TaskStatus::Completed => vec![OrderForm::Reopen { tasks: vec![*task] }.into()],
+            TaskStatus::Failed => vec![OrderForm::Retry { tasks: vec![*task] }.into()],
+            TaskStatus::Pending | TaskStatus::InProgress => Vec::new(),
+            TaskStatus::Unknown => vec![Question::Why { task: Some(*task) }.into()],
         },
-        TaskError::NotAllowed { .. } => None,
+        TaskError::NotAllowed { .. } => Vec::new(),
     }
 }
 

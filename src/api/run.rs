@@ -1,11 +1,12 @@
 //! The runs in the event log, and the choice of a run, a moment or a time.
 
+use crate::api::next::Launch;
+use crate::api::question::Question;
 use std::time::Duration;
 
 use super::refusal::{ApiResult, Refusal};
 use super::workspace::Workspace;
 use crate::domain::log::event::{Event, EventKind};
-use crate::domain::text::shell_word;
 use crate::domain::time::UnixMs;
 use crate::ports::{EventReader, Runs};
 use crate::stores::workspace::OpenMode;
@@ -91,12 +92,10 @@ fn no_such_run(workspace: &Workspace, nth: usize, count: usize) -> Refusal {
     match count {
         0 => {
             let teams = workspace.location.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
-            let team = teams.first().map_or("TEAM", String::as_str);
-            Refusal::invalid("the event log is empty: no team has run yet")
-                .next(format!("`brigade run {}`", shell_word(team)))
+            let team = teams.into_iter().next().unwrap_or_else(|| "TEAM".to_owned());
+            Refusal::invalid("the event log is empty: no team has run yet").next(Launch::Run { team: Some(team) })
         }
-        _ => Refusal::invalid(format!("there is no run {nth}: the log has {count}"))
-            .next("`brigade log --runs` lists them"),
+        _ => Refusal::invalid(format!("there is no run {nth}: the log has {count}")).next(Question::Runs),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sends the person's messages.
 
+use crate::api::next::{Launch, OrderForm};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -8,7 +9,7 @@ use super::members;
 use super::refusal::{ApiResult, Refusal};
 use super::stop::NextStart;
 use super::workspace::Workspace;
-use crate::domain::team::name::{ALL, HUMAN, Name};
+use crate::domain::team::name::{ALL, HUMAN, LEAD, Name};
 use crate::domain::team::records::MemberStatus;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::domain::text::one_line;
@@ -76,7 +77,7 @@ pub async fn send(workspace: &Workspace, to: &str, text: &str) -> ApiResult<Sent
     };
     if to_all && members.is_empty() {
         return Err(Refusal::invalid("cannot send to `all`: the team has no teammates")
-            .next("to write to the lead: `brigade send lead TEXT`"));
+            .next(OrderForm::Send { to: Some(LEAD.to_owned()) }));
     }
     let messages = workspace.outbox(&stores).send_from_person(to, &members, text).await;
     let messages = messages.map_err(|error| send_error(error, team.as_ref()))?;
@@ -114,7 +115,8 @@ fn send_error(error: StoreError, team: Option<&TeamSpec>) -> Refusal {
     if team.is_some_and(|team| team.members.iter().any(|member| member.name.is_same(name))) {
         let message =
             format!("cannot send to `{recipient}`: it is not in the running team, and starts at the next launch");
-        return Refusal { message, ..error.into() }.next("`brigade stop`, then `brigade up`");
+        return Refusal { message, ..error.into() }
+            .steps([OrderForm::Stop { now: false }.into(), Launch::Up { team: None }.into()]);
     }
     let message = format!("cannot send to `{recipient}`: recipients are {}, {ALL}", recipients.join(", "));
     Refusal { message, ..error.into() }

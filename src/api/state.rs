@@ -39,7 +39,7 @@ pub async fn set_mode(workspace: &Workspace, mode: Mode, note: String) -> ApiRes
 pub fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, is_cleanup: bool) -> ApiResult<()> {
     let (action, alternative) = match goal.filter(|goal| !goal.trim().is_empty()) {
         Some(goal) => (format!("plan the goal `{}`", one_line(goal)), "leave the goal out"),
-        None if is_cleanup => ("lead a cleanup session".to_owned(), "use `brigade run` without a cleanup mode"),
+        None if is_cleanup => ("lead a cleanup session".to_owned(), "run it without a cleanup mode"),
         None => return Ok(()),
     };
     if spec.lead.has_model() {

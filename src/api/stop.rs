@@ -1,5 +1,8 @@
 //! Stops the running team, or one of its teammates.
 
+use crate::api::next::{Next, OrderForm};
+use crate::api::question::Question;
+use crate::domain::team::state::Mode;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -107,7 +110,7 @@ pub async fn stop_team(workspace: &Workspace, now: bool, wait: Duration) -> ApiR
     }
     if status.surrounding_team_mark.is_some() {
         return Err(Refusal::refused("cannot stop the team from one of its commands")
-            .next("stop it from another terminal: `brigade stop`"));
+            .steps(["in another terminal".into(), OrderForm::Stop { now: false }.into()]));
     }
     let request = if now { EndRequest::Insistent } else { EndRequest::InOrder };
     signal(&lead, request)?;
@@ -139,7 +142,7 @@ pub async fn stop_teammate(workspace: &Workspace, name: &str, now: bool) -> ApiR
     }
     if Name::new(name).is_ok_and(|name| name.is_reserved()) {
         let message = format!("cannot stop `{}`: it is not a teammate", one_line(name));
-        return Err(Refusal::invalid(message).next("`brigade stop` without a name stops the whole team"));
+        return Err(Refusal::invalid(message).next(OrderForm::Stop { now: false }));
     }
     // Reading and sending need no lock. The running team has opened the inboxes.
     refuse_links(&workspace.folder()?)?;
@@ -165,7 +168,7 @@ pub async fn stop_teammate(workspace: &Workspace, name: &str, now: bool) -> ApiR
 async fn running_lead(workspace: &Workspace) -> ApiResult<Option<(LeadStatus, LeadProcess)>> {
     let status = LeadStatus::of(workspace).await?;
     if let Some(LeadObstacle { reason, remedy }) = &status.lead_obstacle {
-        return Err(Refusal::refused(format!("cannot stop a team: {reason}")).next(remedy));
+        return Err(Refusal::refused(format!("cannot stop a team: {reason}")).next(remedy.clone()));
     }
     Ok(status.lead.clone().map(|lead| (status, lead)))
 }
@@ -180,10 +183,11 @@ async fn still_runs(workspace: &Workspace, lead: &LeadProcess, now: bool, wait: 
     );
     let next = if LeadStatus::of(workspace).await?.lead.is_some_and(|lead| lead.is_suspended) {
         format!("it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work")
+            .into()
     } else if now {
-        "`brigade team` shows what it does".to_owned()
+        Next::from(Question::Team)
     } else {
-        "`brigade stop --now` does not wait for running turns".to_owned()
+        OrderForm::Stop { now: true }.into()
     };
     Ok(Refusal::refused(message).next(next))
 }
@@ -191,7 +195,7 @@ async fn still_runs(workspace: &Workspace, lead: &LeadProcess, now: bool, wait: 
 fn signal(lead: &LeadProcess, request: EndRequest) -> ApiResult<()> {
     if let Some(host) = lead.host.as_ref().filter(|host| **host != platform::host_name()) {
         let message = format!("cannot stop the team: it runs on {}, not on this machine", one_line(host));
-        return Err(Refusal::refused(message).next("`brigade state pause` pauses it from here"));
+        return Err(Refusal::refused(message).next(OrderForm::SetMode { mode: Mode::Pause }));
     }
     if !lead.is_certain {
         let message = format!(
@@ -199,7 +203,7 @@ fn signal(lead: &LeadProcess, request: EndRequest) -> ApiResult<()> {
              .team/lead.json names process {} as its lead, which does not run on this machine, and .team/lead.lock is held",
             lead.pid
         );
-        return Err(Refusal::refused(message).next("`brigade state pause` pauses the team on any machine"));
+        return Err(Refusal::refused(message).next(OrderForm::SetMode { mode: Mode::Pause }));
     }
     match platform::processes::ask_to_end(lead.pid, request) {
         // The process ended in the meantime.

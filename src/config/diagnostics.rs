@@ -217,9 +217,7 @@ impl ConfigError {
     /// Returns the command to run or the change to make.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NotFound(_) => {
-                Some("run `brigade init` to start here, or pass --workspace DIR or --config FILE".to_owned())
-            }
+            Self::NotFound(_) => Some("or pass --workspace DIR or --config FILE".to_owned()),
             Self::NotTrusted { path, .. } if path.is_dir() => {
                 let workspace = path.parent().unwrap_or(path).display();
                 Some(format!("if you trust its author, pass --workspace {workspace}"))

@@ -77,8 +77,6 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/git/git_hints.rs", " config file ", "git's error, in the C locale"),
     ("domain/git/git_hints.rs", "failed to remove .agent/", "git's error, in the C locale"),
     ("git/queries.rs", "could not open directory ", "git's warning, in the C locale"),
-    ("text/command_form.rs", "brigade ", "a command in a code span"),
-    ("text/command_form.rs", "send ", "a command in a code span"),
     ("text/diff.rs", "diff --git ", "git's format of diffs"),
 ];
 

@@ -2,6 +2,8 @@
 //!
 //! A change is on the board when its function returns. After a crash in between, the board has all of it or nothing.
 
+use crate::api::next::OrderForm;
+use crate::api::question::Question;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -16,7 +18,6 @@ use crate::domain::task::task_error::TaskError;
 use crate::domain::task::transition::{Action, Actor, Change, TaskEdit, permit};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::name::{ALL, Name, SYSTEM};
-use crate::domain::text::shell_word;
 use crate::domain::text::units::join_up_to;
 use crate::ports::{Board, BoardView, StoreError, StoreResult};
 use crate::service::completion::TaskReport;
@@ -54,7 +55,7 @@ pub async fn board(workspace: &Workspace) -> ApiResult<Arc<BoardView>> {
 pub(super) fn refusal(error: StoreError, by: &Actor) -> Refusal {
     match &error {
         StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
-            let next = format!("claim it again: `brigade tasks claim {} --as {}`", task.0, shell_word(&by.name));
+            let next = OrderForm::Claim { task: Some(*task), by: Some(by.name.clone()) };
             Refusal::from(error).next(next)
         }
         _ => error.into(),
@@ -79,7 +80,7 @@ pub async fn edit(workspace: &Workspace, id: TaskId, edit: TaskEdit, by: &Actor)
     let task = find(workspace, id).await?;
     if let Some(other) = edit.remove_blocked_by.iter().find(|other| !task.blocked_by.contains(other)) {
         return Err(Refusal::refused(format!("cannot change {id}: it does not wait for {other}"))
-            .next(format!("`brigade tasks show {}`", id.0)));
+            .next(Question::Task { task: id }));
     }
     change(workspace, id, Change::Edit(edit), by).await
 }
@@ -120,11 +121,11 @@ impl StatusChange {
         Ok(match (task.status, status) {
             (TaskStatus::Unknown, _) => {
                 let refusal = Refusal::refused(format!("cannot change {id}: its status is another program's word"));
-                return Err(refusal.next(format!("`brigade why {}`", id.0)));
+                return Err(refusal.next(Question::Why { task: Some(id) }));
             }
             (_, TaskStatus::InProgress | TaskStatus::Unknown) => {
                 return Err(Refusal::invalid("cannot set `in_progress`: only a claim does that")
-                    .next(format!("`brigade tasks claim {} --as NAME`", id.0)));
+                    .next(OrderForm::Claim { task: Some(id), by: None }));
             }
             (_, TaskStatus::Completed) => Self::Complete(TaskReport { summary: reason, ..TaskReport::default() }),
             (_, TaskStatus::Failed) => Self::Change(Box::new(Change::Fail { reason, is_final: true })),

@@ -1,5 +1,6 @@
 //! A claim by command, with a lease.
 
+use crate::api::next::OrderForm;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -61,7 +62,7 @@ pub async fn claim(workspace: &Workspace, order: ClaimOrder) -> ApiResult<ClaimO
     let name = acting_name(&order.name)?;
     if name.is_same(LEAD) {
         return Err(Refusal::invalid("cannot claim as `lead`: the lead works on no tasks")
-            .next("`brigade tasks claim --as YOUR-NAME`"));
+            .next(OrderForm::Claim { task: None, by: None }));
     }
     let stores = workspace.stores(OpenMode::Write).await?;
     let capabilities = capabilities(&name, trimmed_words(&order.capabilities), workspace);

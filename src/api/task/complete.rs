@@ -7,11 +7,14 @@ use tokio::sync::watch;
 
 use super::change::refusal;
 use crate::api::lead_status::LeadStatus;
+use crate::api::next::{Digest, OrderForm};
+use crate::api::question::Question;
 use crate::api::workspace::Workspace;
 use crate::api::{ApiResult, Refusal, members};
 use crate::domain::git::worktree_name::{WorktreeName, team_folder};
 use crate::domain::task::transition::{Action, Actor, ActorKind, permit};
 use crate::domain::task::{Task, TaskId, failure_summary};
+use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::HUMAN;
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::team::records::RunningCommand;
@@ -155,7 +158,6 @@ fn reviews_as(team: &TeamSpec, name: &str, report: &TeammateReport) -> Vec<Strin
 
 /// The refusal of a task that is not completed.
 pub fn incomplete(id: TaskId, incomplete: Incomplete) -> Refusal {
-    let number = id.0;
     match incomplete {
         Incomplete::ReviewPending { id: review, to, rejection } => {
             let (review, to) = (one_line(&review), one_line(&to));
@@ -163,13 +165,15 @@ pub fn incomplete(id: TaskId, incomplete: Incomplete) -> Refusal {
             if let Some(feedback) = rejection {
                 message.push_str(&format!("; an earlier review rejected it: {}", one_line(&feedback)));
             }
-            let review = shell_word(&review);
-            Refusal::refused(message).next(format!("`brigade review approve {review}`, then complete the task again"))
+            let approve = OrderForm::Approve { kind: RequestKind::Review, id: review, digest: Digest::NotNeeded };
+            Refusal::refused(message).steps([approve.into(), "then complete the task again".into()])
         }
         Incomplete::ReviewRejected { feedback } => {
             let message = format!("cannot complete {id}: the review rejected it: {}", one_line(&feedback));
-            Refusal::refused(message)
-                .next(format!("`brigade tasks release {number}`, or `brigade tasks fail {number} --reason TEXT`"))
+            Refusal::refused(message).steps([
+                OrderForm::Release { tasks: vec![id], force: false }.into(),
+                OrderForm::Fail { task: id }.into(),
+            ])
         }
         Incomplete::Refused { refusal, .. } => {
             let evidence = failure_summary::stored_text(&refusal.evidence);
@@ -188,7 +192,7 @@ pub fn incomplete(id: TaskId, incomplete: Incomplete) -> Refusal {
         }
         Incomplete::AttemptFailed { reason } => {
             let message = format!("cannot complete {id}: {}; this attempt has failed", one_line(&reason));
-            Refusal::refused(message).next(format!("`brigade why {number}`"))
+            Refusal::refused(message).next(Question::Why { task: Some(id) })
         }
     }
 }

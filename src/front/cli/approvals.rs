@@ -10,11 +10,12 @@ use super::order;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use crate::api::Order;
+use crate::api::Question;
 use crate::api::approval::{self, Decision, GivenAnswer, RequestView};
 use crate::api::lead_status::LeadStatus;
 use crate::api::task::Changes;
 use crate::domain::team::approval::{Request, RequestKind};
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lead_status::delivery;
 use crate::front::text::lines::{one_line, printable};
 use crate::front::text::{approvals, diff};
@@ -211,7 +212,7 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     let now = context.workspace.now();
     let columns = context.output.columns;
     let views: Vec<RequestView<'_>> = open.iter().copied().map(RequestView::of).collect();
-    let answer = context.output.answer(&views, || context.hint(&approvals::list(&open, now, columns)))?;
+    let answer = context.output.answer(&views, || approvals::list(&open, now, columns))?;
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {} waits for an answer", kind.noun())),
         [first, ..] => answer.notes(how_to_answer(first, None)),
@@ -242,7 +243,8 @@ pub(in crate::front) async fn show(
         if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
     })?;
     if is_review {
-        answer = page_answer(context, answer, &format!("`brigade review show {}`", shell_word(&request.id)));
+        answer =
+            page_answer(context, answer, Question::Request { kind: RequestKind::Review, id: Some(request.id.clone()) });
     }
     Ok(if request.is_open_approval() {
         answer.notes(how_to_answer(request, Some(&request.digest())).into_iter().skip(1))
@@ -276,9 +278,9 @@ pub(super) fn with_summary(context: &Context, is_summary: bool, changes: &Change
 }
 
 /// The commands that show, approve and reject a request, each with its label. `digest` is that of the call, if it is shown.
-fn how_to_answer(request: &Request, digest: Option<&str>) -> [String; 3] {
+fn how_to_answer(request: &Request, digest: Option<&str>) -> [Hint; 3] {
     let [show, approve, reject] = approvals::commands(request, digest);
-    [format!("show:    {show}"), format!("approve: {approve}"), format!("reject:  {reject}")]
+    [hint!["show:    ", show], hint!["approve: ", approve], hint!["reject:  ", reject]]
 }
 
 /// A given answer as the answer of the command.
@@ -310,5 +312,5 @@ pub(super) fn ask_about_cut_call(context: &Context, request: &Request) -> CliRes
         return Ok(Some(request.digest()));
     }
     let [_, _, reject] = approvals::commands(request, None);
-    Err(CliError::refused("the call is not allowed: you did not answer yes").hint(format!("{reject} refuses it")))
+    Err(CliError::refused("the call is not allowed: you did not answer yes").hint(hint![reject, " refuses it"]))
 }

@@ -10,19 +10,21 @@ use super::arguments::task_id;
 use super::commands::{positionals, visible_subcommands};
 use super::complete::CursorPosition;
 use super::error::CliError;
+use crate::api::Question;
 use crate::domain::text::suggestion::{did_you_mean, nearest};
+use crate::front::text::commands::{Command as Typed, Commands, Hint, hint, line};
 
 /// The most allowed values that an error lists. If there are more, the hint names the help.
 const VALUES_SHOWN_MAX: usize = 12;
 
 /// Words that newcomers try first, and the commands that do the same here.
 const TIPS: [(&str, &[&str]); 6] = [
-    ("start", &["brigade up"]),
-    ("status", &["brigade team", "brigade tasks"]),
-    ("list", &["brigade tasks"]),
-    ("add", &["brigade tasks add SUBJECT"]),
-    ("approve", &["brigade review approve", "brigade plan approve"]),
-    ("version", &["brigade --version"]),
+    ("start", &["up"]),
+    ("status", &["team", "tasks"]),
+    ("list", &["tasks"]),
+    ("add", &["tasks add SUBJECT"]),
+    ("approve", &["review approve", "plan approve"]),
+    ("version", &["--version"]),
 ];
 
 /// Returns true if clap's "error" is the help or the version.
@@ -31,9 +33,9 @@ pub fn is_help(error: &Error) -> bool {
     matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
-/// Returns the error for `words`, the arguments after the program's name.
-pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
-    let typed = TypedCommand::of(words);
+/// Returns the error for `words`, the arguments after the program's name. Its message has commands as they are typed.
+pub fn argument_error(error: &Error, words: &[&str], commands: &Commands) -> CliError {
+    let typed = TypedCommand::of(words, commands);
     let argument =
         context_value(error, ContextKind::InvalidArg).map(|argument| without_brackets(&argument)).unwrap_or_default();
     match error.kind() {
@@ -50,7 +52,7 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
             let missing = context_values(error, ContextKind::InvalidArg);
             let missing: Vec<String> =
                 missing.iter().map(|argument| format!("`{}`", without_brackets(argument))).collect();
-            let message = format!("`{}` needs {}", typed.name(), missing.join(" and "));
+            let message = format!("{} needs {}", typed.name(), missing.join(" and "));
             CliError::usage(message).hint(completed_command(words, &context_values(error, ContextKind::InvalidArg)))
         }
         ErrorKind::ArgumentConflict => {
@@ -67,8 +69,8 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
             CliError::usage(message).hint(typed.help())
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let message = format!("`{}` needs a command", typed.name());
-            CliError::usage(message).hint(format!("{} lists the commands", typed.help()))
+            let message = format!("{} needs a command", typed.name());
+            CliError::usage(message).hint(hint![typed.help(), " lists the commands"])
         }
         _ => {
             let text = error.render().to_string();
@@ -78,76 +80,87 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     }
 }
 
-/// The typed command with its missing arguments, as a code span.
-fn completed_command(words: &[&str], missing: &[String]) -> String {
+/// The typed command with its missing arguments.
+fn completed_command(words: &[&str], missing: &[String]) -> Typed {
     let quoted = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default().into_owned());
-    let line: Vec<String> = quoted.chain(missing.iter().map(|argument| without_brackets(argument))).collect();
-    format!("`brigade {}`", line.join(" "))
+    let words: Vec<String> = quoted.chain(missing.iter().map(|argument| without_brackets(argument))).collect();
+    line(words.join(" "))
 }
 
 /// The typed command: the longest path that clap knows.
-struct TypedCommand {
+struct TypedCommand<'a> {
     path: Vec<&'static str>,
     command: &'static Command,
+    commands: &'a Commands,
 }
 
-impl TypedCommand {
-    fn of(words: &[&str]) -> Self {
+impl<'a> TypedCommand<'a> {
+    fn of(words: &[&str], commands: &'a Commands) -> Self {
         let CursorPosition { path, command, .. } = CursorPosition::after(words);
-        Self { path, command }
+        Self { path, command, commands }
     }
 
+    /// The command as it is typed, for a message.
     fn name(&self) -> String {
-        ["brigade"].iter().chain(&self.path).copied().collect::<Vec<_>>().join(" ")
+        self.commands.typed(self.with::<&str>([]))
     }
 
-    /// The command that shows its help, as a code span.
-    fn help(&self) -> String {
-        format!("`{} --help`", self.name())
+    /// The command with more words.
+    fn with<T: Into<String>>(&self, more: impl IntoIterator<Item = T>) -> Typed {
+        let path = self.path.iter().map(|word| (*word).to_owned());
+        line(path.chain(more.into_iter().map(Into::into)).collect::<Vec<String>>().join(" "))
     }
 
-    /// The command with its positional arguments, as a code span.
-    fn usage(&self) -> String {
-        let words: Vec<String> = std::iter::once(self.name()).chain(positionals(self.command)).collect();
-        format!("`{}`", words.join(" "))
+    /// The command that shows its help.
+    fn help(&self) -> Typed {
+        self.with(["--help"])
+    }
+
+    /// The command with its positional arguments.
+    fn usage(&self) -> Typed {
+        self.with(positionals(self.command))
     }
 
     fn unknown_command(&self, error: &Error) -> CliError {
         let word = context_value(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-        let message = format!("unknown command `{} {word}`", self.name());
+        let message = format!("unknown command {}", self.commands.typed(self.with([word.as_str()])));
         let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
         if self.path == ["tasks"]
             && let Ok(id) = task_id(&word)
         {
-            return CliError::usage(message).hint(format!("did you mean `brigade tasks show {}`?", id.0));
+            return CliError::usage(message).hint(hint!["did you mean ", Question::Task { task: id }, "?"]);
         }
         let meant = nearest(&word, visible_subcommands(self.command).map(Command::get_name));
         CliError::usage(message).hint(match (tip, meant) {
             (Some((_, commands)), _) => {
-                let commands: Vec<String> = commands.iter().map(|command| format!("`{command}`")).collect();
-                format!("did you mean {}?", commands.join(" or "))
+                let mut hint = Hint::from("did you mean ");
+                for (index, command) in commands.iter().enumerate() {
+                    hint += if index == 0 { "" } else { " or " };
+                    hint += line(*command);
+                }
+                hint![hint, "?"]
             }
-            (None, Some(meant)) => format!("did you mean `{} {meant}`?", self.name()),
-            (None, None) => format!("{} lists the commands", self.help()),
+            (None, Some(meant)) => hint!["did you mean ", self.with([meant]), "?"],
+            (None, None) => hint![self.help(), " lists the commands"],
         })
     }
 
     fn unknown_argument(&self, argument: &str) -> CliError {
         if !argument.starts_with('-') {
-            let message = format!("unexpected argument `{argument}` for `{}`", self.name());
+            let message = format!("unexpected argument `{argument}` for {}", self.name());
             let takes_text = self.command.get_arguments().any(|option| {
                 option.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == "TEXT"))
             });
             let quotes = if takes_text { "; quote a TEXT of several words" } else { "" };
-            return CliError::usage(message).hint(format!("{}{quotes}", self.usage()));
+            return CliError::usage(message).hint(hint![self.usage(), quotes]);
         }
-        let message = format!("unknown option `{argument}` for `{}`", self.name());
+        let message = format!("unknown option `{argument}` for {}", self.name());
         let options = self.command.get_arguments().filter(|option| !option.is_hide_set());
         // The dashes would make all of them similar.
         let typed = argument.trim_start_matches('-');
         CliError::usage(message).hint(match nearest(typed, options.filter_map(clap::Arg::get_long)) {
-            Some(meant) => format!("did you mean `--{meant}`?"),
-            None => format!("{} lists the options", self.help()),
+            Some(meant) => format!("did you mean `--{meant}`?").into(),
+            None => hint![self.help(), " lists the options"],
         })
     }
 
@@ -178,7 +191,7 @@ impl TypedCommand {
             }
         };
         let meant = did_you_mean(&value, allowed.iter().map(String::as_str));
-        CliError::usage(message).hint(meant.unwrap_or_else(|| format!("{} describes the values", self.help())))
+        CliError::usage(message).hint(meant.map_or_else(|| hint![self.help(), " describes the values"], Hint::from))
     }
 }
 
@@ -215,8 +228,8 @@ mod tests {
         let words: Vec<&str> = line.split(' ').collect();
         let error = Cli::try_parse_from(["brigade"].iter().chain(&words)).unwrap_err();
         assert!(!is_help(&error), "{line}: {error}");
-        let error = argument_error(&error, &words);
-        (error.message, error.hint)
+        let error = argument_error(&error, &words, &Commands::default());
+        (error.message, error.hint.map(|hint| hint.to_string()))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::order;
 use super::output::CommandAnswer;
 use crate::api::Order;
 use crate::api::clean::{self, Cleanup, KeptAttempt, KeptWorktree, Leftover, Selection, TakenCommits};
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{Hint, hint, line, shell_word};
 use crate::front::text::lines::{bytes, count, one_line};
 use crate::front::text::style::{DIM, paint};
 
@@ -66,8 +66,8 @@ pub(super) fn answer(context: &Context, found: &Cleanup) -> CliResult<CommandAns
     let kept_notes = if attempts { Vec::new() } else { kept_notes(&found.attempts) };
     let taken_notes = if taken { Vec::new() } else { taken_notes(&found.taken) };
     let stays: Vec<&KeptWorktree> = found.other_worktrees().collect();
-    let notes = found.leftovers.iter().map(leftover_note).chain(kept_notes).chain(taken_notes);
-    let notes: Vec<String> = notes.chain(worktree_notes(&stays)).collect();
+    let notes = found.leftovers.iter().map(leftover_note).map(Hint::from).chain(kept_notes).chain(taken_notes);
+    let notes: Vec<Hint> = notes.chain(worktree_notes(&stays)).collect();
     let has_notes = !notes.is_empty();
     let answer = answer.notes(notes);
     Ok(match (found.is_empty(), found.removed) {
@@ -75,33 +75,33 @@ pub(super) fn answer(context: &Context, found: &Cleanup) -> CliResult<CommandAns
         (true, _) => answer.note(paint(DIM, "nothing to clean")),
         (false, true) => answer.note(paint(DIM, &size(found))),
         (false, false) => {
-            let flags = flags(found.selection);
-            answer.note(format!("{}; `brigade clean{flags} --yes` removes them", size(found)))
+            let remove = line(format!("clean{} --yes", flags(found.selection)));
+            answer.note(hint![size(found), "; ", remove, " removes them"])
         }
     })
 }
 
 /// The lines about branches with the work of failed attempts.
-fn kept_notes(kept: &[KeptAttempt]) -> Vec<String> {
+fn kept_notes(kept: &[KeptAttempt]) -> Vec<Hint> {
     if kept.is_empty() {
         return Vec::new();
     }
-    let line =
+    let note =
         |kept: &KeptAttempt| format!("attempt {} at {} is kept on branch {}", kept.attempt, kept.task, kept.branch);
-    let hint = "`brigade clean --attempts --yes` removes these branches".to_owned();
-    kept.iter().map(line).chain([hint]).collect()
+    let hint = hint![line("clean --attempts --yes"), " removes these branches"];
+    kept.iter().map(note).map(Hint::from).chain([hint]).collect()
 }
 
 /// The lines about commits that the person took over in another form.
-fn taken_notes(all_taken: &[TakenCommits]) -> Vec<String> {
+fn taken_notes(all_taken: &[TakenCommits]) -> Vec<Hint> {
     if all_taken.is_empty() {
         return Vec::new();
     }
-    let line = |taken: &TakenCommits| {
+    let note = |taken: &TakenCommits| {
         one_line(&format!("commits of a team that you took over in another form are kept by {}", taken.name))
     };
-    let hint = "`brigade clean --taken --yes` removes these refs".to_owned();
-    all_taken.iter().map(line).chain([hint]).collect()
+    let hint = hint![line("clean --taken --yes"), " removes these refs"];
+    all_taken.iter().map(note).map(Hint::from).chain([hint]).collect()
 }
 
 /// The options that select files, for the hint.
@@ -155,8 +155,8 @@ fn leftover_note(leftover: &Leftover) -> String {
 }
 
 /// The lines about worktrees that stay, with the commands that remove them.
-fn worktree_notes(kept: &[&KeptWorktree]) -> Vec<String> {
-    let line = |kept: &&KeptWorktree| {
+fn worktree_notes(kept: &[&KeptWorktree]) -> Vec<Hint> {
+    let note = |kept: &&KeptWorktree| {
         let KeptWorktree { task, attempt, folder, files, other_work } = kept;
         let of = attempt.map_or_else(|| format!("completed {task}"), |attempt| format!("attempt {attempt} at {task}"));
         let files = files.as_ref().filter(|files| !files.is_empty());
@@ -166,9 +166,10 @@ fn worktree_notes(kept: &[&KeptWorktree]) -> Vec<String> {
             None => format!("{folder} of {of} is kept{files} (remove it: `rm -rf {}`)", shell_word(folder)),
         })
     };
-    let mut lines: Vec<String> = kept.iter().map(line).collect();
+    let mut notes: Vec<Hint> = kept.iter().map(note).map(Hint::from).collect();
     if kept.iter().any(|kept| kept.files.is_some()) {
-        lines.push("`brigade clean --worktrees --yes` removes the worktrees with files that git ignores".to_owned());
+        let command = line("clean --worktrees --yes");
+        notes.push(hint![command, " removes the worktrees with files that git ignores"]);
     }
-    lines
+    notes
 }

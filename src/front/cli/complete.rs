@@ -13,7 +13,7 @@ use crate::api::members;
 use crate::api::task;
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::{ALL, HUMAN, LEAD};
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::shell_word;
 use crate::front::text::lines::{cut, one_line};
 
 /// The most candidates that are offered at once.

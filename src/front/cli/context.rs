@@ -10,7 +10,7 @@ use super::output::{CommandAnswer, Output};
 use super::surface::Surface;
 use crate::api::Workspace;
 use crate::front::repl::screen::Printer;
-use crate::front::text::command_form::CommandForm;
+use crate::front::text::commands::{Commands, Hint};
 use crate::front::text::lines::wrap;
 use crate::ports::WaitLimit;
 
@@ -80,22 +80,12 @@ impl Context {
         self.surface.note(&self.output, &wrap(text, self.output.on_stderr().columns, NOTE_INDENT));
     }
 
-    /// The form of the commands in hints.
-    pub fn command_form(&self) -> CommandForm {
+    /// The commands as the reader of the output types them.
+    pub fn commands(&self) -> Commands {
         match &self.surface {
-            Surface::Repl(_) => CommandForm::Repl(&SHARED_COMMANDS),
-            _ => CommandForm::Shell(location::flags(&self.workspace.location)),
+            Surface::Repl(_) => Commands::Repl(&SHARED_COMMANDS),
+            _ => Commands::Shell(location::flags(&self.workspace.location)),
         }
-    }
-
-    /// Returns an answer with the commands of its notes in this form, or an error with those of its hints.
-    ///
-    /// # Errors
-    /// It was an error.
-    pub fn with_hints(&self, answer: CliResult<CommandAnswer>) -> CliResult<CommandAnswer> {
-        let hint = |text: String| self.hint(&text);
-        let answer = answer.map_err(|error| error.map_hints(hint))?;
-        Ok(CommandAnswer { notes: answer.notes.into_iter().map(hint).collect(), ..answer })
     }
 
     /// Returns an answer as coloured text.
@@ -103,12 +93,12 @@ impl Context {
     /// # Errors
     /// It was an error, which is returned as coloured text.
     pub fn text_of(&self, answer: CliResult<CommandAnswer>) -> Result<String, String> {
-        let answer = self.with_hints(answer).map_err(|error| self.output.render_error(&error))?;
-        Ok(self.output.render(&answer))
+        let (output, commands) = (&self.output, self.commands());
+        answer.map(|answer| output.render(&answer, &commands)).map_err(|error| output.render_error(&error, &commands))
     }
 
-    /// Returns a hint with its commands in this form.
-    pub fn hint(&self, text: &str) -> String {
-        self.command_form().render(text)
+    /// Returns the text of a hint.
+    pub fn hint(&self, hint: impl Into<Hint>) -> String {
+        self.commands().text(&hint.into())
     }
 }

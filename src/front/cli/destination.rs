@@ -6,7 +6,8 @@ use super::commands::SHARED_COMMANDS;
 use super::logging;
 use super::output::Output;
 use super::surface::Surface;
-use crate::front::text::command_form::CommandForm;
+use crate::api::Question;
+use crate::front::text::commands::{Commands, Hint, hint};
 use crate::front::text::lines::wrap;
 
 /// The place where a run's output goes.
@@ -14,8 +15,8 @@ use crate::front::text::lines::wrap;
 pub(super) struct Destination {
     /// The streams.
     pub output: Output,
-    /// The form of the commands in hints. In an interactive session they are slash commands instead.
-    pub commands: CommandForm,
+    /// The commands as they are typed in the shell. In an interactive session they are slash commands instead.
+    pub commands: Commands,
     /// The view on the terminal.
     pub surface: Surface,
     /// Set when the output could not be written: nothing more is printed.
@@ -25,22 +26,22 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// Standard output, with commands of this form in hints.
-    pub fn new(output: Output, commands: CommandForm) -> Self {
+    /// Standard output, with these commands in hints.
+    pub fn new(output: Output, commands: Commands) -> Self {
         Self { output, commands, surface: Surface::Streams, is_mute: false, printed_at: Instant::now() }
     }
 
-    /// The form of commands in hints at the present place.
-    pub fn command_form(&self) -> CommandForm {
+    /// The commands as the reader at the present place types them.
+    pub fn commands(&self) -> Commands {
         match &self.surface {
-            Surface::Repl(_) => CommandForm::Repl(&SHARED_COMMANDS),
+            Surface::Repl(_) => Commands::Repl(&SHARED_COMMANDS),
             _ => self.commands.clone(),
         }
     }
 
     /// Prints a note beside the output.
-    pub fn note(&self, text: &str) {
-        let text = wrap(&self.command_form().render(text), self.output.columns, 2);
+    pub fn note(&self, note: impl Into<Hint>) {
+        let text = wrap(&self.commands().text(&note.into()), self.output.columns, 2);
         self.surface.note(&self.output, &text);
     }
 
@@ -58,9 +59,8 @@ impl Destination {
         self.printed_at = Instant::now();
         if let Err(error) = self.surface.print(&self.output, text) {
             self.is_mute = true;
-            self.note(&format!(
-                "cannot write the output: {error}; the team goes on, and `brigade log` shows its events"
-            ));
+            let cause = format!("cannot write the output: {error}; the team goes on, and ");
+            self.note(hint![cause, Question::Log { task: None }, " shows its events"]);
         }
     }
 }

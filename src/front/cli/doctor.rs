@@ -4,12 +4,14 @@ mod board;
 mod servers;
 mod usage;
 
+use crate::api::Launch;
+use crate::front::text::commands::{Hint, hint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 pub(super) use servers::not_listed;
 
 use super::consent;
@@ -69,18 +71,28 @@ pub(super) struct Finding {
     check: &'static str,
     verdict: Verdict,
     pub(super) text: String,
-    pub(super) hint: Option<String>,
+    #[serde(serialize_with = "as_text")]
+    pub(super) hint: Option<Hint>,
+}
+
+fn as_text<S: Serializer>(hint: &Option<Hint>, serializer: S) -> Result<S::Ok, S::Error> {
+    hint.as_ref().map(Hint::to_string).serialize(serializer)
+}
+
+/// The step before a server is asked or a program is run.
+fn agree() -> Hint {
+    hint!["read brigade.toml; at a terminal, ", Launch::Run { team: None }, " asks"]
 }
 
 fn ok(check: &'static str, text: impl Into<String>) -> Finding {
     Finding { check, verdict: Verdict::Ok, text: text.into(), hint: None }
 }
 
-fn warn(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+fn warn(check: &'static str, text: impl Into<String>, hint: impl Into<Hint>) -> Finding {
     Finding { check, verdict: Verdict::Warn, text: text.into(), hint: Some(hint.into()) }
 }
 
-fn fail(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+fn fail(check: &'static str, text: impl Into<String>, hint: impl Into<Hint>) -> Finding {
     Finding { check, verdict: Verdict::Fail, text: text.into(), hint: Some(hint.into()) }
 }
 
@@ -105,14 +117,16 @@ impl Doctor {
                 findings.extend(check_lead(context).await);
                 findings.extend(usage::check_reports(context).await);
             }
-            Err(error) => findings.push(fail("workspace", error.message, error.next.unwrap_or_default())),
+            Err(error) => {
+                findings.push(fail("workspace", error.message, Hint::of_steps(&error.next).unwrap_or_default()))
+            }
         }
         findings.push(check_confinement(context));
         let specs = model_specs(context);
         findings.push(check_keys(&specs, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
         findings.extend(servers::check_servers(context).await);
         for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
-            *hint = context.hint(hint);
+            *hint = context.hint(hint.clone()).into();
         }
         let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
         let answer = context.output.answer(&findings, || render(&findings, context.output.columns))?;
@@ -137,7 +151,7 @@ fn render(findings: &[Finding], columns: usize) -> String {
         if let Some(hint) = finding.hint.as_ref().filter(|hint| !hint.is_empty()) {
             out.push_str(&format!(
                 "      {}\n",
-                paint(DIM, &wrap(&format!("→ {}", one_line(hint)), columns.saturating_sub(6), 8))
+                paint(DIM, &wrap(&format!("→ {}", one_line(&hint.to_string())), columns.saturating_sub(6), 8))
             ));
         }
     }
@@ -170,7 +184,7 @@ fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
 /// The errors of a config, each with its own hint.
 fn config_errors(error: Refusal) -> Vec<Finding> {
     if error.problems.is_empty() {
-        return vec![fail("config", error.message, error.next.unwrap_or_default())];
+        return vec![fail("config", error.message, Hint::of_steps(&error.next).unwrap_or_default())];
     }
     let finding = |problem: Problem| fail("config", problem.report(), problem.hint.unwrap_or_default());
     error.problems.into_iter().map(finding).collect()
@@ -195,7 +209,7 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
     let members = || std::iter::once(&spec.lead).chain(&spec.members);
     if members().any(|member| member.model.command.is_some()) && !consent::is_agreed(context, config, team) {
         let text = format!("team {name}: its `command` is not run: you have not agreed to these settings yet");
-        return vec![warn("agent", text, "read brigade.toml; at a terminal, `brigade run` asks")];
+        return vec![warn("agent", text, agree())];
     }
     let (Ok(folder), Ok(sandbox)) =
         (context.workspace.location.workspace(), context.workspace.location.sandbox(Some(spec)))
@@ -243,7 +257,11 @@ fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Ve
             [ok("isolation", text)].into_iter().chain(signing).collect()
         }
         Err(error) => {
-            vec![fail("isolation", format!("team {team}: {}", error.message), error.next.unwrap_or_default())]
+            vec![fail(
+                "isolation",
+                format!("team {team}: {}", error.message),
+                Hint::of_steps(&error.next).unwrap_or_default(),
+            )]
         }
     }
 }

@@ -3,9 +3,10 @@
 use serde_json::json;
 
 use super::exit::Exit;
-use crate::api::{Refusal, RefusalCode};
+use crate::api::{Next, Refusal, RefusalCode};
 use crate::config::diagnostics::Problem;
 use crate::domain::task::TaskId;
+use crate::front::text::commands::{Commands, Hint};
 
 /// An error for a person or for a program that reads JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +14,9 @@ pub struct CliError {
     /// The message, without the word "error".
     pub message: String,
     /// The next step, with the command to run.
-    pub hint: Option<String>,
+    pub hint: Option<Hint>,
+    /// The same, as data.
+    pub next: Vec<Next>,
     /// The exit code.
     pub exit: Exit,
     /// The tasks that were changed before the error.
@@ -37,7 +40,7 @@ impl CliError {
     }
 
     fn new(message: String, exit: Exit) -> Self {
-        Self { message, hint: None, exit, done: Vec::new(), problems: Vec::new() }
+        Self { message, hint: None, next: Vec::new(), exit, done: Vec::new(), problems: Vec::new() }
     }
 
     /// The command cannot start, because the system refuses a thread or an event queue.
@@ -47,21 +50,18 @@ impl CliError {
     }
 
     /// Adds a hint.
-    pub fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-
-    /// Changes the hint, and those of the problems.
-    pub fn map_hints(mut self, change: impl Fn(String) -> String) -> Self {
-        for hint in self.problems.iter_mut().map(|problem| &mut problem.hint).chain([&mut self.hint]) {
-            *hint = hint.take().map(&change);
-        }
-        self
+    pub fn hint(self, hint: impl Into<Hint>) -> Self {
+        let hint = hint.into();
+        Self { next: hint.steps(), hint: Some(hint), ..self }
     }
 
     /// Returns the error as one line of JSON.
-    pub fn to_json(&self) -> String {
-        let mut error = json!({ "message": self.message, "hint": self.hint, "code": self.exit as u8 });
+    pub fn to_json(&self, commands: &Commands) -> String {
+        let hint = self.hint.as_ref().map(|hint| commands.text(hint));
+        let mut error = json!({ "message": self.message, "hint": hint, "code": self.exit as u8 });
+        if !self.next.is_empty() {
+            error["next"] = json!(self.next);
+        }
         if !self.done.is_empty() {
             error["done"] = json!(self.done);
         }
@@ -84,6 +84,6 @@ where
             RefusalCode::Refused => Exit::Unfinished,
             RefusalCode::AlreadyLed => Exit::AlreadyLed,
         };
-        Self { message, hint: next, exit, done, problems }
+        Self { message, hint: Hint::of_steps(&next), next, exit, done, problems }
     }
 }

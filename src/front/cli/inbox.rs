@@ -8,12 +8,13 @@ use super::output::CommandAnswer;
 use super::reminders::Reminder;
 use crate::api::approval::approvals;
 use crate::api::inbox::{self, MessageView, UnreadMail};
+use crate::api::{OrderForm, Question as ApiQuestion};
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::HUMAN;
 use crate::domain::team::pending_questions::Question;
 use crate::domain::time::UnixMs;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{Hint, hint, line};
 use crate::front::text::lines::{ago, indented, one_line};
 use crate::front::text::style::{BOLD, DIM, paint};
 use crate::front::text::{approvals, markdown};
@@ -50,7 +51,9 @@ impl Inbox {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if (self.take || self.read) && self.name != HUMAN {
             let message = format!("cannot take the mail of {}: only its owner reads it", one_line(&self.name));
-            return Err(CliError::usage(message).hint("`brigade inbox --take` and `--read` are for your own mail"));
+            return Err(
+                CliError::usage(message).hint(hint![OrderForm::TakeMail, " and `--read` are for your own mail"])
+            );
         }
         let workspace = &context.workspace;
         if self.read {
@@ -81,7 +84,7 @@ impl Inbox {
             mail.settle(workspace).await?;
             return Ok(CommandAnswer { text: String::new(), ..answer });
         }
-        Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
+        Ok(if is_yours { answer.note(hint![OrderForm::TakeMail, " marks it as read"].painted(DIM)) } else { answer })
     }
 }
 
@@ -92,13 +95,13 @@ fn without_new_mail(context: &Context, questions: &[Question], mut answer: Comma
     }
     for question in questions {
         let Reminder { line, text } = Reminder::of_question(question);
-        answer = answer.note(context.hint(&line));
+        answer = answer.note(line);
         if let Some(text) = text {
             let body = markdown::body(&text, context.output.columns, INDENT, context.output.renders_markdown());
             answer = answer.note(body.trim_end());
         }
     }
-    answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"))
+    answer.note(hint![line("inbox --read"), " shows the mail you have read"].painted(DIM))
 }
 
 /// The messages as an answer. With `approvals`, which is set for the person's mail, each request shows its answer or the command
@@ -118,18 +121,19 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
     let (columns, renders_markdown) = (context.output.columns, context.output.renders_markdown());
     let MessageView { request: stored, makes: kind, is_question, .. } = MessageView::of(message, approvals);
     let mut out = heading(message, kind, context.workspace.now());
-    let dim = |text: &str| paint(DIM, &indented(&context.hint(text), columns, INDENT));
+    let dim = |hint: Hint| paint(DIM, &indented(&context.hint(hint), columns, INDENT));
     match stored.filter(|request| kind.is_some() && request.report.is_some()) {
         // The message text is for a reviewing agent, so the person sees the report instead.
         Some(review) => {
             out += &format!("  {}\n", approvals::title(review));
             out += &approvals::details(review, columns, renders_markdown);
-            out += &dim(&format!("`brigade review show {}` shows the diff", shell_word(&review.id)));
+            let show = ApiQuestion::Request { kind: RequestKind::Review, id: Some(review.id.clone()) };
+            out += &dim(hint![show, " shows the diff"]);
         }
         // The text of a call has its own format.
         None if kind == Some(RequestKind::Permission) => {
             let line = stored.map_or_else(|| one_line(&message.content), Request::line);
-            out += &indented(&context.hint(&line), columns, INDENT);
+            out += &indented(&line, columns, INDENT);
         }
         None => {
             let text = message.plan.as_deref().unwrap_or(&message.content);
@@ -139,15 +143,15 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
     let answer = stored.and_then(|request| request.answer.as_ref());
     let hint = match (answer, kind.zip(message.request_id.as_ref())) {
         _ if approvals.is_none() => None,
-        (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.workspace.now()))),
+        (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.workspace.now())).into()),
         (None, Some((kind, id))) if kind != RequestKind::Shutdown => {
             let unknown = Request::new(id, kind, &message.from, HUMAN, context.workspace.now());
             Some(approvals::how_to_answer(stored.unwrap_or(&unknown)))
         }
-        _ if is_question => Some(format!("`brigade send {} TEXT` answers", shell_word(&message.from))),
+        _ if is_question => Some(hint![OrderForm::Send { to: Some(message.from.clone()) }, " answers"]),
         _ => None,
     };
-    out + &hint.map(|hint| dim(&hint)).unwrap_or_default()
+    out + &hint.map(dim).unwrap_or_default()
 }
 
 /// The sender, the kind and the age of a message.

@@ -18,10 +18,12 @@ use super::location;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use crate::api::lead_status::LeadStatus;
+use crate::api::{Launch, Question};
 use crate::config::CONFIG_FILE;
+use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::Prompts;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{Hint, hint, line, shell_word};
 use crate::front::text::lead_status::pause;
 use crate::front::text::lines::count;
 use crate::front::text::style::{BOLD, DIM, GOOD, WARN, paint};
@@ -85,7 +87,9 @@ impl Init {
             let path = location::display(&context.workspace.location, &config);
             let message = format!("cannot write {path}: it exists already");
             let arguments = self.forced_arguments(&team);
-            return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
+            return Err(
+                CliError::usage(message).hint(hint!["edit it, or overwrite it: ", line(format!("init {arguments}"))])
+            );
         }
         // A config that stays names its model and its plan already.
         let keeps_config = config.exists() && !self.force;
@@ -131,7 +135,7 @@ impl Init {
                 format!("Your {PLAN_FILE} stays as it is: the team uses {plan_file}.\n")
             };
             let next = self.next_text(&team, &folder, &plan_file);
-            context.hint(&(changes_text(&changes, display, self.force) + &other_plan + &next))
+            context.hint(hint![changes_text(&changes, display, self.force), other_plan, next])
         })?;
         let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
         Ok(answer.notes(notes).notes(lead_status.pause().as_ref().map(pause)).notes(nesting_note(context, &folder)))
@@ -200,18 +204,19 @@ impl Init {
     }
 
     /// The steps before the first run, and the next two commands.
-    fn next_text(&self, team: &Name, folder: &Path, plan_file: &str) -> String {
-        let mut text = "\n".to_owned();
+    fn next_text(&self, team: &Name, folder: &Path, plan_file: &str) -> Hint {
+        let mut text = Hint::from("\n");
         match self.provider {
             Provider::Runbook => {}
-            Provider::Service(_) => text += &self.key_step(),
+            Provider::Service(_) => text += self.key_step(),
             Provider::ClaudeCode => {
-                text += "First log in to Claude Code: start `claude` once. `brigade doctor` checks the program.\n"
+                text += "First log in to Claude Code: start `claude` once. ";
+                text += hint![Question::Doctor, " checks the program.\n"];
             }
         }
         if self.template == Some(Template::Worktrees) || self.provider == Provider::ClaudeCode {
             text += "Each task has its own git worktree, which has only what is committed. Commit these files:\n";
-            text += &if folder.join(".git").exists() {
+            text += if folder.join(".git").exists() {
                 let plan = if self.plan().is_empty() { String::new() } else { format!(" {plan_file}") };
                 format!("  `git add .gitignore brigade.toml prompts{plan} && git commit -m \"Add a team\"`\n")
             } else {
@@ -219,16 +224,14 @@ impl Init {
             };
         }
         let run = match self.provider {
-            Provider::Runbook | Provider::ClaudeCode => format!("`brigade run {team}`"),
-            Provider::Service(_) => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
+            Provider::Runbook | Provider::ClaudeCode => Launch::Run { team: Some(team.to_string()) }.into(),
+            Provider::Service(_) => line(format!("run {team} \"Explain this folder in SUMMARY.md\"")),
         };
-        text += &format!(
-            "Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",
-            paint(BOLD, &run),
-            paint(BOLD, "`brigade tasks`"),
-        );
+        text += hint!["Next:\n  ", Hint::from(run).painted(BOLD), " runs the team until its tasks are done\n  "];
+        text += hint![Hint::from(Question::Tasks).painted(BOLD), " shows the tasks, and who did them\n"];
         if (self.provider, self.template) == (Provider::Runbook, Some(Template::Review)) {
-            text += "The team waits for your approval of each task: run `brigade review` in another terminal.\n";
+            let review = Question::Requests { kind: RequestKind::Review };
+            text += hint!["The team waits for your approval of each task: run ", review, " in another terminal.\n"];
         }
         text
     }

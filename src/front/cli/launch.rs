@@ -1,5 +1,6 @@
 //! The arguments of `brigade run` and `brigade up`, and the checks of config, plan and workspace before a launch.
 
+use crate::api::{OrderForm, Question as ApiQuestion};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ use crate::domain::team::state::Mode;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::embed::read_plans;
 use crate::front::repl::Repl;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{hint, line, shell_word};
 use crate::front::text::lines::one_line;
 use crate::front::text::style::warning;
 use crate::platform::terminal;
@@ -211,9 +212,9 @@ impl LaunchArguments {
         let has_goal = goal.is_some() || resolved.spec.goal.is_some() && plan.is_empty();
         let is_interactive = may_interact && has_terminal;
         if may_interact && format == OutputFormat::Text && is_at_terminal && !is_interactive {
-            context.note(
-                &context.hint("the team runs in the background: `brigade team` shows it, `brigade stop` stops it"),
-            );
+            let stop = OrderForm::Stop { now: false };
+            let hint = hint!["the team runs in the background: ", ApiQuestion::Team, " shows it, ", stop, " stops it"];
+            context.note(&context.hint(hint));
         }
         let progress = match self.progress {
             Some(Progress::Live) | None if can_draw && !is_interactive => Progress::Live,
@@ -228,7 +229,7 @@ impl LaunchArguments {
                 context.output,
                 &resolved.spec,
                 workspace.clone(),
-                context.command_form(),
+                context.commands(),
                 has_goal,
             ),
             spec: resolved.spec,
@@ -253,11 +254,11 @@ impl LaunchArguments {
         config.select(self.team.as_deref()).map_err(|error| {
             let hint = match &error {
                 ConfigError::AmbiguousTeam(known) => {
-                    known.first().map(|team| format!("`brigade {verb} {}`", shell_word(team)))
+                    known.first().map(|team| line(format!("{verb} {}", shell_word(team))))
                 }
                 ConfigError::UnknownTeam { name, known } if name.contains(' ') => {
                     let goal = name.replace(['"', '`', '$', '\\', '!'], "");
-                    known.first().map(|team| format!("`brigade {verb} {} {}`", shell_word(team), shell_word(&goal)))
+                    known.first().map(|team| line(format!("{verb} {} {}", shell_word(team), shell_word(&goal))))
                 }
                 _ => None,
             };

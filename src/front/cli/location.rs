@@ -8,7 +8,7 @@ use super::commands::WORKSPACE_COMMANDS;
 use super::error::{CliError, CliResult};
 use crate::api::Location;
 use crate::config::{Environment, UnknownVariable, VARIABLE_PREFIX};
-use crate::front::text::command_form::{GlobalFlags, shell_word};
+use crate::front::text::commands::{GlobalFlags, shell_word};
 use crate::front::text::lines::one_line;
 use crate::front::text::style::warning;
 use crate::sandbox::protected_paths::user_config_file;

@@ -1,5 +1,8 @@
 //! `brigade log`.
 
+use crate::api::Question;
+use crate::front::text::commands::Hint;
+use crate::front::text::commands::{hint, line};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -75,7 +78,7 @@ impl Log {
             return Err(CliError::usage(
                 "cannot follow the log in an interactive session: it shows new events already",
             )
-            .hint("`brigade log -n 50`"));
+            .hint(line("log -n 50")));
         }
         if self.runs {
             return list(context).await;
@@ -83,7 +86,7 @@ impl Log {
         let is_of_all_runs = self.since.is_some() || self.task.is_some();
         let choice = self.run.unwrap_or(if is_of_all_runs { RunChoice::All } else { RunChoice::Nth(1) });
         if self.follow && matches!(choice, RunChoice::Nth(nth) if nth > 1) {
-            return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
+            return Err(CliError::usage("cannot follow this run: it is over").hint(line("log --follow")));
         }
         let mut shown = LogText::new(context, choice).await?;
         let run = RunStart::default();
@@ -142,7 +145,7 @@ impl Log {
         match self.task {
             Some(task) if !subjects.contains_key(&task) => {
                 let message = format!("cannot find {task}: no event matches, and it is not on the board");
-                Err(CliError::refused(message).hint("`brigade tasks` lists the tasks"))
+                Err(CliError::refused(message).hint(hint![Question::Tasks, " lists the tasks"]))
             }
             _ => Ok(()),
         }
@@ -204,13 +207,14 @@ impl EventFilter<'_> {
     }
 
     /// The note for an empty result. It says how to search all runs.
-    fn empty_note(&self, choice: RunChoice) -> String {
+    fn empty_note(&self, choice: RunChoice) -> Hint {
         match choice {
-            _ if self.last_seq.is_none() => EMPTY_LOG.to_owned(),
-            RunChoice::All => "no event matches".to_owned(),
+            _ if self.last_seq.is_none() => EMPTY_LOG.into(),
+            RunChoice::All => "no event matches".into(),
             RunChoice::Nth(nth) => {
                 let run = if nth == 1 { "the newest run".to_owned() } else { format!("run {nth}") };
-                format!("no event of {run} matches; in all runs: `brigade log{} --run all`", self.log.filters())
+                let all = line(format!("log{} --run all", self.log.filters()));
+                hint![format!("no event of {run} matches; in all runs: "), all]
             }
         }
     }

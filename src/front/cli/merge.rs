@@ -8,7 +8,7 @@ use super::output::CommandAnswer;
 use crate::api::Order;
 use crate::api::merge::{Merged, SetAside, TakeOver};
 use crate::domain::git::dropped_lines::short_commit;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{Hint, shell_word};
 use crate::front::text::lines::{count, one_line};
 use crate::front::text::pending::team_branch as team_branch_text;
 
@@ -63,7 +63,7 @@ pub(super) fn answer(context: &Context, merged: &Merged) -> CliResult<CommandAns
         )
     });
     let sentence = status.as_ref().and_then(team_branch_text);
-    Ok(answer.notes(unsigned.into_iter().chain(sentence)))
+    Ok(answer.notes(unsigned.map(Hint::from).into_iter().chain(sentence)))
 }
 
 /// Work that was recorded as taken over, as the answer.

@@ -3,6 +3,7 @@
 //!
 //! Only this layer touches the terminal and the environment. `main` passes in the function that launches a team.
 
+use crate::front::text::commands::Commands;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -138,7 +139,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) ->
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match threads::with_own_stack(|| run_command(&arguments, launcher)) {
         Ok(exit) => exit,
-        Err(error) => Output::new(false, Color::Auto).print_error(&CliError::not_started(&error)),
+        Err(error) => Output::new(false, Color::Auto).print_error(&CliError::not_started(&error), &Commands::default()),
     }
 }
 
@@ -154,17 +155,16 @@ fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
     if !matches!(cli.command, Command::Complete(_)) {
         logging::listen();
     }
-    let outcome = Context::new(cli.global, output).and_then(|context| {
-        if cli.command.warns_of_variables() && !output.json {
-            location::variable_warnings(&context.workspace.location)
-                .iter()
-                .for_each(|warning| output.print_note(warning));
-        }
-        cli.command.run_with_hints(&context, launcher)
-    });
-    match outcome {
-        Ok(answer) => output.print_answer(&answer),
-        Err(error) => output.print_error(&error),
+    let context = match Context::new(cli.global, output) {
+        Ok(context) => context,
+        Err(error) => return output.print_error(&error, &Commands::default()),
+    };
+    if cli.command.warns_of_variables() && !output.json {
+        location::variable_warnings(&context.workspace.location).iter().for_each(|warning| output.print_note(warning));
+    }
+    match cli.command.run(&context, launcher) {
+        Ok(answer) => output.print_answer(&answer, &context.commands()),
+        Err(error) => output.print_error(&error, &context.commands()),
     }
 }
 
@@ -176,22 +176,18 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Exit {
     let output = Output::new(json, Color::Auto);
     // For a missing command, programs get an error and people get the help.
     if !is_help(error) || (json && error.exit_code() != 0) {
-        return output.print_error(&argument_error(error, &words));
+        let commands = Commands::default();
+        return output.print_error(&argument_error(error, &words, &commands), &commands);
     }
     let text = error.render().ansi().to_string();
     if error.exit_code() != 0 {
         output.print_note(text.trim_end());
         return Exit::Usage;
     }
-    output.print_answer(&CommandAnswer::text(text))
+    output.print_answer(&CommandAnswer::text(text), &Commands::default())
 }
 
 impl Command {
-    /// Runs the command. Its hints repeat `--workspace` and `--config`.
-    fn run_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
-        context.with_hints(self.dispatch(context, launcher))
-    }
-
     /// Returns true if the command warns of unknown variables. A shell reads the output of some commands, a launch refuses misspelt
     /// variables, and `doctor` reports them as a check.
     fn warns_of_variables(&self) -> bool {
@@ -207,7 +203,7 @@ impl Command {
         )
     }
 
-    fn dispatch(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
+    fn run(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
         match self {
             Self::Init(command) => on_one_thread(command.run(context)),
             Self::Up(command) => command.run(context, launcher),
@@ -249,14 +245,12 @@ pub(super) fn run_typed(context: &Context, words: Vec<String>) -> Result<String,
         Err(error) if is_help(&error) => return Ok(error.render().ansi().to_string()),
         Err(error) => {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let error = argument_error(&error, &words);
-            let message = context.hint(&error.message);
-            return context.text_of(Err(CliError { message, ..error }));
+            return context.text_of(Err(argument_error(&error, &words, &context.commands())));
         }
     };
     let context = context.for_next_command(Output { json: cli.global.json, ..context.output });
     let no_launch = |_| Err(CliError::usage("a team runs in this interactive session already"));
-    context.text_of(cli.command.dispatch(&context, no_launch))
+    context.text_of(cli.command.run(&context, no_launch))
 }
 
 /// The longest time that a command waits at its end for its threads.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use crate::front::text::commands::{Commands, Hint};
 use crate::front::text::lines::{WIDTH_UNBOUNDED, escape_json, printable, wrap};
 use crate::front::text::style::{BAD, BOLD, paint};
 
@@ -34,7 +35,7 @@ pub struct CommandAnswer {
     /// The text for stdout, or one line of JSON.
     pub text: String,
     /// Lines for stderr.
-    pub notes: Vec<String>,
+    pub notes: Vec<Hint>,
     /// The exit code.
     pub exit: Exit,
 }
@@ -46,13 +47,13 @@ impl CommandAnswer {
     }
 
     /// Adds notes. With `--json` notes are not printed.
-    pub fn notes(mut self, notes: impl IntoIterator<Item: Into<String>>) -> Self {
+    pub fn notes(mut self, notes: impl IntoIterator<Item: Into<Hint>>) -> Self {
         self.notes.extend(notes.into_iter().map(Into::into));
         self
     }
 
     /// Adds a note.
-    pub fn note(self, note: impl Into<String>) -> Self {
+    pub fn note(self, note: impl Into<Hint>) -> Self {
         self.notes([note])
     }
 
@@ -159,29 +160,29 @@ impl Output {
     }
 
     /// Prints an answer and returns the exit code.
-    pub fn print_answer(&self, answer: &CommandAnswer) -> Exit {
+    pub fn print_answer(&self, answer: &CommandAnswer, commands: &Commands) -> Exit {
         if let Err(error) = self.print(&answer.text) {
-            return self.print_error(&CliError::refused(format!("cannot write the output: {error}")));
+            return self.print_error(&CliError::refused(format!("cannot write the output: {error}")), commands);
         }
         if !self.json {
             let columns = self.on_stderr().columns;
-            answer.notes.iter().for_each(|note| self.print_note(&wrap(note, columns, 2)));
+            answer.notes.iter().for_each(|note| self.print_note(&wrap(&commands.text(note), columns, 2)));
         }
         answer.exit
     }
 
     /// Prints an error and returns its exit code.
-    pub fn print_error(&self, error: &CliError) -> Exit {
-        self.print_note(self.on_stderr().render_error(error).trim_end_matches('\n'));
+    pub fn print_error(&self, error: &CliError, commands: &Commands) -> Exit {
+        self.print_note(self.on_stderr().render_error(error, commands).trim_end_matches('\n'));
         error.exit
     }
 
     /// Returns the answer and its notes as one text, for an interactive session.
-    pub fn render(&self, answer: &CommandAnswer) -> String {
+    pub fn render(&self, answer: &CommandAnswer, commands: &Commands) -> String {
         let mut text = answer.text.clone();
         if !self.json {
             for note in &answer.notes {
-                text += &wrap(note, self.columns, 2);
+                text += &wrap(&commands.text(note), self.columns, 2);
                 text.push('\n');
             }
         }
@@ -189,9 +190,9 @@ impl Output {
     }
 
     /// Returns the error as text: lines for people, JSON for programs.
-    pub fn render_error(&self, error: &CliError) -> String {
+    pub fn render_error(&self, error: &CliError, commands: &Commands) -> String {
         if self.json {
-            return escape_json(&error.to_json()) + "\n";
+            return escape_json(&error.to_json(commands)) + "\n";
         }
         let render = |text: &str, hint: Option<&str>| {
             let report = labelled(BAD, "error:", text);
@@ -200,7 +201,8 @@ impl Output {
             format!("{}{excerpt}\n{}", wrap(message, self.columns, 2), self.hint_line(hint))
         };
         if error.problems.is_empty() {
-            return render(&error.message, error.hint.as_deref());
+            let hint = error.hint.as_ref().map(|hint| commands.text(hint));
+            return render(&error.message, hint.as_deref());
         }
         error.problems.iter().map(|problem| render(&problem.report(), problem.hint.as_deref())).collect()
     }

@@ -1,12 +1,13 @@
 //! The pager for answers that are longer than the terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::process::{Command, Stdio};
+use std::process::{self, Stdio};
 
 use super::context::Context;
 use super::output::{CommandAnswer, Output};
 use super::signals::Signals;
 use super::surface::Surface;
+use crate::front::text::commands::{Command, Commands};
 use crate::platform::terminal;
 use crate::sandbox::environment::launch_environment;
 
@@ -19,11 +20,11 @@ const REPL_LINES_MAX: usize = 200;
 /// Shows the text of a long answer in a pager, and waits until it is closed. Returns the rest of the answer, which is still to be printed.
 ///
 /// An interactive session has no pager: it gets the first lines, and `command`, which shows all in another terminal.
-pub fn page_answer(context: &Context, mut answer: CommandAnswer, command: &str) -> CommandAnswer {
+pub fn page_answer(context: &Context, mut answer: CommandAnswer, command: impl Into<Command>) -> CommandAnswer {
     match context.surface() {
         _ if context.output.json => {}
         Surface::Streams if show_in_pager(&answer.text, &context.output) => answer.text = String::new(),
-        Surface::Repl(_) => answer.text = first_lines(&answer.text, command),
+        Surface::Repl(_) => answer.text = first_lines(&answer.text, &Commands::default().typed(command)),
         _ => {}
     }
     answer
@@ -61,7 +62,7 @@ fn run_pager(text: &str) -> io::Result<bool> {
     if pager.trim().is_empty() || pager == "cat" {
         return Ok(false);
     }
-    let mut shell = Command::new("sh");
+    let mut shell = process::Command::new("sh");
     shell.args(["-c", &pager]).env_clear().envs(launch_environment());
     if std::env::var_os("LESS").is_none() {
         shell.env("LESS", "FRX");

@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 
+use crate::api::{OrderForm, Question as ApiQuestion};
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::message::Message;
 use crate::domain::team::pending_questions::{Question, Questions};
 use crate::front::text::approvals::how_to_answer;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lines::{first_line, one_line, width};
 use crate::service::pending::PendingForPerson;
 
@@ -20,13 +21,13 @@ const SHORT_WIDTH_MAX: usize = 50;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reminder {
     /// The line.
-    pub line: String,
+    pub line: Hint,
     /// The whole text.
     pub text: Option<String>,
 }
 
 impl Reminder {
-    fn line(line: impl Into<String>) -> Self {
+    fn line(line: impl Into<Hint>) -> Self {
         Self { line: line.into(), text: None }
     }
 
@@ -34,7 +35,7 @@ impl Reminder {
     pub fn of_question(question: &Question) -> Self {
         let (from, text) = (one_line(&question.from), question.text.trim());
         if text.contains('\n') {
-            let line = format!("{from} asks you (`brigade send {} TEXT` answers):", shell_word(&question.from));
+            let line = hint![from, " asks you (", answer_to(&question.from), " answers):"];
             return Self { line, text: Some(text.to_owned()) };
         }
         Self::line(question_line(question))
@@ -43,16 +44,20 @@ impl Reminder {
     fn of_mail(message: &Message) -> Option<Self> {
         let text = message.content.trim();
         let is_short = !text.contains('\n') && width(text) <= SHORT_WIDTH_MAX;
-        (!is_short).then(|| Self { line: format!("{} writes:", one_line(&message.from)), text: Some(text.to_owned()) })
+        (!is_short)
+            .then(|| Self { line: format!("{} writes:", one_line(&message.from)).into(), text: Some(text.to_owned()) })
     }
 }
 
 /// A question to the person on one line, and the command that answers it. Only its first line is shown.
-pub fn question_line(question: &Question) -> String {
+pub fn question_line(question: &Question) -> Hint {
     let from = one_line(&question.from);
     let text = first_line(&question.text);
-    let to = shell_word(&question.from);
-    format!("{from} asks you: {text} (`brigade send {to} TEXT` answers)")
+    hint![format!("{from} asks you: {text} ("), answer_to(&question.from), " answers)"]
+}
+
+fn answer_to(author: &str) -> OrderForm {
+    OrderForm::Send { to: Some(author.to_owned()) }
 }
 
 /// The items that were printed before.
@@ -86,9 +91,8 @@ impl Reminders {
             && new_items.len() == mail_count
             && !std::mem::replace(&mut self.has_explained_mail, true)
         {
-            let sender = shell_word(&last.from);
-            let how = "`brigade inbox --take` shows your mail and marks it as read";
-            new_items.push(Reminder::line(format!("{how}, `brigade send {sender} TEXT` answers")));
+            let how = " shows your mail and marks it as read, ";
+            new_items.push(Reminder::line(hint![OrderForm::TakeMail, how, answer_to(&last.from), " answers"]));
         }
         new_items
     }
@@ -100,10 +104,19 @@ impl Reminders {
         self.printed_keys.extend(asked.iter().map(|(key, _)| key.clone()));
         let mut lines: Vec<Reminder> = asked.into_iter().take(NAMED_MAX).map(|(_, item)| item).collect();
         for item in &mut lines {
-            item.line = format!("waits for you: {}", item.line);
+            item.line = hint!["waits for you: ", std::mem::take(&mut item.line)];
         }
         if more > 0 {
-            lines.push(Reminder::line(format!("and {more} more: `brigade review`, `brigade plan`, `brigade inbox`")));
+            let requests = |kind| ApiQuestion::Requests { kind };
+            let (review, plan) = (requests(RequestKind::Review), requests(RequestKind::PlanApproval));
+            lines.push(Reminder::line(hint![
+                format!("and {more} more: "),
+                review,
+                ", ",
+                plan,
+                ", ",
+                ApiQuestion::Inbox
+            ]));
         }
         lines
     }
@@ -120,8 +133,8 @@ fn items_to_answer(waiting: &PendingForPerson) -> impl Iterator<Item = (String, 
         let how = how_to_answer(request);
         let head = format!("{} asks for your answer to {noun} {}", one_line(&request.from), one_line(&request.id));
         let line = match request.kind {
-            RequestKind::Permission => format!("{head}: {} ({how})", request.line()),
-            _ => format!("{head}: {how}"),
+            RequestKind::Permission => hint![format!("{head}: {} (", request.line()), how, ")"],
+            _ => hint![head, ": ", how],
         };
         (format!("{noun} {}", request.id), Reminder::line(line))
     };
@@ -140,6 +153,10 @@ mod tests {
     use crate::domain::team::name::HUMAN;
     use crate::domain::time::UnixMs;
 
+    fn lines(items: Vec<Reminder>) -> Vec<String> {
+        items.into_iter().map(|item| item.line.to_string()).collect()
+    }
+
     #[test]
     fn pending_item_is_printed_once_then_in_reminder() {
         let review = Request::new("r1", RequestKind::Review, "ann", HUMAN, UnixMs(1));
@@ -147,19 +164,19 @@ mod tests {
         let mut waiting = PendingForPerson { approvals: vec![review, of_lead], ..PendingForPerson::default() };
         let mut reminders = Reminders::default();
         let line = "ann asks for your answer to review r1: `brigade review approve r1`, or `brigade review reject r1 --feedback TEXT`";
-        assert_eq!(reminders.new_items(&waiting), [Reminder::line(line)]);
+        assert_eq!(lines(reminders.new_items(&waiting)), [line]);
         let asked = |id: &str| Question { id: Some(id.into()), from: "bob".into(), text: "Which port?".into() };
         waiting.questions.push(asked("m1"));
         let question = "bob asks you: Which port? (`brigade send bob TEXT` answers)";
-        assert_eq!(reminders.new_items(&waiting), [Reminder::line(question)]);
+        assert_eq!(lines(reminders.new_items(&waiting)), [question]);
         // The person answered, and bob asks the same again.
         waiting.questions = vec![asked("m2")];
-        assert_eq!(reminders.new_items(&waiting), [Reminder::line(question)]);
+        assert_eq!(lines(reminders.new_items(&waiting)), [question]);
         assert!(reminders.new_items(&waiting).is_empty(), "there is no mail to read");
         waiting.mail.push(Message::new(MessageType::Message, "bob", "Done.", UnixMs(2)));
-        assert!(reminders.new_items(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
+        assert!(lines(reminders.new_items(&waiting))[0].contains("brigade inbox --take"), "mail that asks nothing");
         assert!(reminders.new_items(&waiting).is_empty());
-        let again: Vec<String> = reminders.open_items(&waiting).into_iter().map(|item| item.line).collect();
+        let again = lines(reminders.open_items(&waiting));
         assert_eq!(again, [format!("waits for you: {line}"), format!("waits for you: {question}")]);
         assert!(reminders.open_items(&PendingForPerson::default()).is_empty());
     }
@@ -186,13 +203,13 @@ mod tests {
             ..PendingForPerson::default()
         };
         let new_items = Reminders::default().new_items(&waiting);
-        let shown: Vec<(&str, Option<&str>)> =
-            new_items.iter().map(|item| (item.line.as_str(), item.text.as_deref())).collect();
+        let shown: Vec<(String, Option<&str>)> =
+            new_items.iter().map(|item| (item.line.to_string(), item.text.as_deref())).collect();
         assert_eq!(
             shown,
             [
-                ("ann writes:", Some("Done.\n\n- one\n- two")),
-                ("bob asks you (`brigade send bob TEXT` answers):", Some(text)),
+                ("ann writes:".to_owned(), Some("Done.\n\n- one\n- two")),
+                ("bob asks you (`brigade send bob TEXT` answers):".to_owned(), Some(text)),
             ]
         );
     }

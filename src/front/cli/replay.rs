@@ -1,5 +1,7 @@
 //! `brigade replay`.
 
+use crate::api::Question;
+use crate::front::text::commands::hint;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -45,7 +47,9 @@ impl Replay {
     /// The run or the moment does not exist, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let RunChoice::Nth(nth) = self.run else {
-            return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
+            return Err(
+                CliError::usage("cannot replay all runs: choose one").hint(hint![Question::Runs, " lists them"])
+            );
         };
         let run = &run::nth(&context.workspace, nth).await?;
         let replay = RunReplay { run, task: self.task };

@@ -17,6 +17,7 @@ use super::progress::{LiveProgress, Progress};
 use super::reminders::Reminders;
 use super::signals::{Signals, StopSignal, Suspensions};
 use super::surface::Surface;
+use crate::api::Question;
 use crate::api::members::candidates;
 use crate::domain::agent::transcript::Usage;
 use crate::domain::log::event::{Event, EventKind};
@@ -26,7 +27,7 @@ use crate::domain::team::run_verdict::TeamEnd;
 use crate::domain::team::team_spec::{Isolation, TeamSpec};
 use crate::embed::SystemClock;
 use crate::front::repl::screen::Printer;
-use crate::front::text::command_form::CommandForm;
+use crate::front::text::commands::{Commands, Hint, hint};
 use crate::front::text::lines::{duration, indented, join_up_to};
 use crate::front::text::markdown;
 use crate::front::text::pending::PendingNotes;
@@ -105,7 +106,7 @@ pub struct RunOutput {
     /// True if no line is held back. [`RunOutput::wait_for_flush`] then waits forever.
     is_flushed: bool,
     /// Notes to print after the first lines.
-    notes: Vec<String>,
+    notes: Vec<Hint>,
 }
 
 /// An event of [`RunOutput::follow`].
@@ -148,7 +149,7 @@ impl RunOutput {
         output: Output,
         team: &TeamSpec,
         workspace: PathBuf,
-        commands: CommandForm,
+        commands: Commands,
         has_goal: bool,
     ) -> Self {
         Self {
@@ -213,7 +214,7 @@ impl RunOutput {
         let reminders =
             if is_reminder { self.reminders.open_items(&waiting) } else { self.reminders.new_items(&waiting) };
         for reminder in reminders {
-            let line = self.destination.command_form().render(&reminder.line);
+            let line = self.destination.commands().text(&reminder.line);
             let line = indented(&line, self.destination.output.columns, REMINDER_INDENT);
             self.destination.print(&format!("{}\n", paint(DIM, line.trim_end())));
             if let Some(text) = &reminder.text {
@@ -232,18 +233,18 @@ impl RunOutput {
     pub fn print_pending(&mut self, pending: &PendingNotes) {
         if self.format == OutputFormat::Text {
             for sentence in pending.sentences() {
-                self.note(&sentence);
+                self.note(sentence);
             }
         }
     }
 
     /// Prints a note to stderr, or to the screen of an interactive session.
-    pub fn note(&self, text: &str) {
-        self.destination.note(text);
+    pub fn note(&self, note: impl Into<Hint>) {
+        self.destination.note(note);
     }
 
     /// Prints a note after the lines of the launch.
-    pub fn note_later(&mut self, text: Option<String>) {
+    pub fn note_later(&mut self, text: Option<Hint>) {
         self.notes.extend(text);
     }
 
@@ -346,7 +347,7 @@ impl RunOutput {
                 }
             }
             RunEvent::StopSignal => {
-                self.note(&if team.is_stop_requested { STOPPING_NOW.to_owned() } else { stop_text(&team.live) });
+                self.note(if team.is_stop_requested { STOPPING_NOW.to_owned() } else { stop_text(&team.live) });
                 if let Some(live) = &mut self.live {
                     live.set_stopping();
                 }
@@ -371,7 +372,8 @@ impl RunOutput {
         match event {
             Ok(event) => self.print_event(&event),
             Err(RecvError::Lagged(missed)) => {
-                self.note(&format!("{missed} events are not shown; `brigade log` shows them"));
+                let missed = format!("{missed} events are not shown; ");
+                self.note(hint![missed, Question::Log { task: None }, " shows them"]);
             }
             Err(RecvError::Closed) => {}
         }
@@ -394,7 +396,7 @@ impl RunOutput {
             self.destination.print(&text);
         }
         for text in std::mem::take(&mut self.notes) {
-            self.note(&text);
+            self.note(text);
         }
     }
 
@@ -425,8 +427,9 @@ impl RunOutput {
         let text = match self.format {
             OutputFormat::Text => {
                 let closing = summary::render(&outcome, &workspace_view, self.destination.output.columns);
-                let hint = if team.end == TeamEnd::WrongModelSetting { summary::SETTING_HINT } else { "" };
-                closing + &workspace_view.commands.render(hint)
+                let is_wrong_setting = team.end == TeamEnd::WrongModelSetting;
+                let hint = if is_wrong_setting { summary::setting_hint() } else { Hint::default() };
+                closing + &workspace_view.commands.text(&hint)
             }
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.destination.output };

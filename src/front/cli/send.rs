@@ -7,8 +7,10 @@ use super::order;
 use super::output::CommandAnswer;
 use super::stop::next_start;
 use crate::api::Order;
+use crate::api::Question;
 use crate::api::send::{Reading, Sent};
 use crate::domain::team::name::ALL;
+use crate::front::text::commands::hint;
 use crate::front::text::lead_status::delivery;
 use crate::front::text::lines::{count, join_up_to, one_line};
 
@@ -52,13 +54,13 @@ pub(super) fn answer(context: &Context, sent: Sent) -> CliResult<CommandAnswer> 
         without_model.map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),
     );
     Ok(answer.notes(match reading {
-        Reading::OwnInbox => Some("it is in your own inbox: `brigade inbox`".to_owned()),
+        Reading::OwnInbox => Some(hint!["it is in your own inbox: ", Question::Inbox]),
         Reading::OnRequest => {
             let whom = one_line(&to);
-            Some(format!("{whom} is an agent of another program, and reads its mail when it asks for it"))
+            Some(format!("{whom} is an agent of another program, and reads its mail when it asks for it").into())
         }
         Reading::AfterStart(start) => {
-            Some(format!("{} is stopped, and reads it later: {}", one_line(&to), next_start(start)))
+            Some(format!("{} is stopped, and reads it later: {}", one_line(&to), next_start(start)).into())
         }
         Reading::ByTeam(time) => delivery(time, "message"),
     }))

@@ -1,5 +1,7 @@
 //! `brigade state`.
 
+use crate::api::{Launch, OrderForm};
+use crate::front::text::commands::hint;
 use serde_json::value::RawValue;
 
 use super::context::Context;
@@ -42,8 +44,9 @@ impl State {
             Some(state) => answer(context, state, false).await,
             None => {
                 let none = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
-                Ok(none
-                    .note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before"))
+                let (run, up) = (Launch::Run { team: None }, Launch::Up { team: None });
+                let pause = OrderForm::SetMode { mode: Mode::Pause };
+                Ok(none.note(hint![run, " or ", up, " starts the team; ", pause, " sets a state before"]))
             }
         }
     }

@@ -6,8 +6,10 @@ use super::error::{CliError, CliResult};
 use super::order;
 use super::output::CommandAnswer;
 use crate::api::Order;
+use crate::api::OrderForm;
 use crate::api::lead_status::LeadStatus;
 use crate::api::stop::{NextStart, StopTime, StoppedTeam, TeammateStop};
+use crate::front::text::commands::hint;
 use crate::front::text::lead_status::other_team;
 use crate::front::text::lines::one_line;
 
@@ -91,7 +93,7 @@ async fn team_as_teammate(context: &Context, name: &str) -> Option<CliError> {
     };
     Some(
         CliError::refused(format!("cannot stop `{}`: {note}", one_line(name)))
-            .hint("`brigade stop` stops the running team"),
+            .hint(hint![OrderForm::Stop { now: false }, " stops the running team"]),
     )
 }
 

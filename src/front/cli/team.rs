@@ -4,12 +4,14 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::reminders::question_line;
+use crate::api::Launch;
 use crate::api::merge::TeamBranch;
 use crate::api::pending::PendingView;
 use crate::api::task::abandoned_tasks;
 use crate::api::team::{TeamStatus, TeamView};
 use crate::domain::task::Task;
 use crate::domain::team::state::{Mode, SharedState};
+use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lead_status as lead_text;
 use crate::front::text::lines::{join_up_to, one_line};
 use crate::front::text::pending::{PendingNotes, team_branch as team_branch_text};
@@ -21,7 +23,6 @@ use crate::ports::{BoardView, LeadObstacle};
 const NAMED_MAX: usize = 5;
 
 /// The note about a `brigade run` that was stopped before the end of its session.
-const STOPPED_RUN: &str = "the last run was stopped before its end: `brigade run` continues";
 
 /// Show the team: its state, its members and their work
 #[derive(Debug, clap::Args)]
@@ -49,8 +50,10 @@ impl Team {
         }
         // The first line of a team that does not run says so, whatever its state.
         let mut pause = if is_running { lead_status.pause() } else { None };
-        let other_team = lead_status.other_lead(&team.team).map(|lead| lead_text::other_team(lead, &team.team));
-        let stopped = status.is_stopped_run().then(|| STOPPED_RUN.to_owned());
+        let other_team = lead_status.other_lead(&team.team).map(|lead| lead_text::other_team(lead, &team.team).into());
+        let stopped = status
+            .is_stopped_run()
+            .then(|| hint!["the last run was stopped before its end: ", Launch::Run { team: None }, " continues"]);
         if let Some(warning) = lead_status.state.as_ref().and_then(SharedState::unknown_desired_warning) {
             warnings.push(one_line(&warning));
             pause = None;
@@ -64,7 +67,7 @@ impl Team {
             let status = TeamBranch::of(spec, &workspace).and_then(|branch| branch.status(Some(board)).ok());
             team_branch = status.as_ref().and_then(team_branch_text);
         }
-        let killed = killed_team_note(context, team, board).await.map(|note| format!("the team {note}"));
+        let killed = killed_team_note(context, team, board).await.map(|note| hint!["the team ", note]);
         Ok(answer
             .notes(PendingNotes { waiting: PendingView::of(waiting), team_branch }.sentences())
             .notes(other_team.or(killed).or(stopped))
@@ -75,7 +78,7 @@ impl Team {
 }
 
 /// The note about the tasks that a killed team held, which the next launch continues. `None` if the team runs or held no task.
-pub(in crate::front) async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
+pub(in crate::front) async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<Hint> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = abandoned_tasks(&context.workspace, view).await.iter().map(task_of_owner).collect();
     let named = join_up_to(held.iter(), NAMED_MAX);
@@ -83,6 +86,6 @@ pub(in crate::front) async fn killed_team_note(context: &Context, team: &TeamVie
         return None;
     }
     let is_one_run = team.state.desired.is_some_and(Mode::is_one_shot);
-    let command = if is_one_run { "run" } else { "up" };
-    Some(format!("was killed while it worked: `brigade {command}` continues {named}"))
+    let launch = if is_one_run { Launch::Run { team: None } } else { Launch::Up { team: None } };
+    Some(hint!["was killed while it worked: ", launch, format!(" continues {named}")])
 }

@@ -6,7 +6,7 @@ use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use crate::api;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{hint, line, shell_word};
 use crate::front::text::lines::{count, one_line};
 use crate::front::text::transcript::render;
 
@@ -42,12 +42,12 @@ impl Transcript {
         let output = context.output;
         let answer = output
             .answer(&&records[hidden..], || render(&records[hidden..], output.columns, output.renders_markdown()))?;
-        let all = format!("`brigade transcript {} -n {}`", shell_word(&name), records.len());
-        let answer = page_answer(context, answer, &all);
+        let all = line(format!("transcript {} -n {}", shell_word(&name), records.len()));
+        let answer = page_answer(context, answer, all.clone());
         Ok(match (records.len(), hidden) {
             (0, _) => answer.note(format!("the transcript of {} is empty", one_line(&name))),
             (_, 0) => answer,
-            _ => answer.note(format!("{} before: {all}", count(hidden, "record"))),
+            _ => answer.note(hint![count(hidden, "record"), " before: ", all]),
         })
     }
 }

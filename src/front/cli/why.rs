@@ -33,10 +33,7 @@ impl Why {
     /// There is no workspace, or it cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let why = why(&context.workspace, self.id).await?;
-        let mut reasons = render(self.id, &why.reasons, why.at);
-        for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {
-            *hint = context.hint(hint);
-        }
+        let reasons = render(self.id, &why.reasons, why.at, &context.commands());
         let data = serde_json::json!({ "task": self.id, "subject": why.subject, "reasons": reasons });
         let answer = context.output.answer(&data, || text(self.id, &why.subject, &reasons, context.output.columns))?;
         Ok(if why.is_on_board { answer } else { answer.exit(Exit::Unfinished) })

@@ -6,6 +6,8 @@ mod agent;
 mod forward;
 mod tools;
 
+use crate::api::Launch;
+use crate::front::text::commands::hint;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,9 +64,7 @@ impl Mcp {
             return Ok(CommandAnswer::text(String::new()));
         }
         let Some(name) = &self.name else {
-            return Err(
-                CliError::usage("cannot serve an agent without a name").hint("pass one: `brigade mcp --as NAME`")
-            );
+            return Err(CliError::usage("cannot serve an agent without a name").hint(hint!["pass one: ", Launch::Mcp]));
         };
         let name = OutsideAgent::checked_name(&context.workspace, name).await?;
         let mut signals = Signals::listen(false)?;

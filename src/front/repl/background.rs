@@ -180,7 +180,7 @@ impl JobContext {
         }
         let requests: Vec<&Request> = waiting.approvals_for_person().collect();
         let list = approvals::list(&requests, self.context.workspace.now(), columns());
-        self.screen.print(&self.context.in_repl(&self.screen).hint(&list));
+        self.screen.print(&list);
     }
 
     /// Updates the items on the prompt, and draws it again if they are others. Returns those that no longer wait.
@@ -198,11 +198,10 @@ impl JobContext {
             };
             open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });
-        let repl = self.context.in_repl(&self.screen);
         let approvals = waiting.approvals_for_person().map(|request| {
             let noun = request.kind.noun();
             let what = format!("asks about {noun} {}", request.id);
-            let title = repl.hint(&approvals::title(request));
+            let title = approvals::title(request);
             let show = format!("/{noun} show {}", one_line(&request.id));
             let short = one_line(&format!("{} {what}", request.from));
             let question = open_question(&request.from, &format!("{what}: {title}"), show, "Tab shows it");

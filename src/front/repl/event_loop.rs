@@ -25,6 +25,7 @@ use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::output::Output;
 use crate::front::cli::run_output::{RunOutput, STOPPING_NOW, stop_text};
 use crate::front::cli::signals::{Signals, StopSignal, Suspensions, start_exit_deadline};
+use crate::front::text::commands::Commands;
 use crate::front::text::lines::one_line;
 use crate::run::stream;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamHandle, TeamOutcome};
@@ -300,7 +301,7 @@ impl EventLoop {
         let line = match Input::parse(typed) {
             Ok(line) => line,
             Err(error) => {
-                self.screen.print(&self.output.render_error(&error));
+                self.screen.print(&self.output.render_error(&error, &Commands::default()));
                 return None;
             }
         };

@@ -1,10 +1,12 @@
 //! Views of the requests that wait for approval: plans, reviews and permissions.
 
-use super::command_form::shell_word;
+use super::commands::{Hint, hint};
 use super::lines::{ago, chunks, indented, one_line};
 use super::markdown;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
+use crate::api::next::Digest;
+use crate::api::{Next, OrderForm, Question};
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::team::approval::{Request, RequestKind, WorkReport};
 use crate::domain::team::name::HUMAN;
@@ -149,27 +151,30 @@ pub fn waits_for(request: &Request) -> String {
     }
 }
 
-/// Returns the commands that show, approve and reject a request. The approval of a cut call needs its digest: `digest`, if it was shown.
-pub fn commands(request: &Request, digest: Option<&str>) -> [String; 3] {
-    let noun = request.kind.noun();
-    let id = shell_word(&request.id);
+/// Returns the steps that show, approve and reject a request. The approval of a cut call needs its digest: `digest`, if it was shown.
+pub fn commands(request: &Request, digest: Option<&str>) -> [Next; 3] {
+    let (kind, id) = (request.kind, &request.id);
     let is_cut = request.approved_digest(None).is_err();
-    let option = if is_cut { format!(" --digest {}", digest.unwrap_or("DIGEST")) } else { String::new() };
+    let digest = match digest {
+        _ if !is_cut => Digest::NotNeeded,
+        Some(digest) => Digest::Shown(digest.to_owned()),
+        None => Digest::Open,
+    };
     [
-        format!("`brigade {noun} show {id}`"),
-        format!("`brigade {noun} approve {id}{option}`"),
-        format!("`brigade {noun} reject {id} --feedback TEXT`"),
+        Question::Request { kind, id: Some(id.clone()) }.into(),
+        OrderForm::Approve { kind, id: id.clone(), digest }.into(),
+        OrderForm::Reject { kind, id: id.clone(), with_feedback: true }.into(),
     ]
 }
 
 /// Returns the commands that answer a request.
-pub fn how_to_answer(request: &Request) -> String {
+pub fn how_to_answer(request: &Request) -> Hint {
     let [show, approve, reject] = commands(request, None);
     let is_cut = request.approved_digest(None).is_err();
-    let show = if is_cut { format!("{show} shows the rest and the digest; then ") } else { String::new() };
+    let show = if is_cut { hint![show, " shows the rest and the digest; then "] } else { Hint::default() };
     let is_permission = request.kind == RequestKind::Permission;
     let for_run = if is_permission { ", with `--for-run` for the rest of the run" } else { "" };
-    format!("{show}{approve}{for_run}, or {reject}")
+    hint![show, approve, for_run, ", or ", reject]
 }
 
 pub(super) fn responder(request: &Request) -> &str {

@@ -1,7 +1,9 @@
 //! The evidence of a completed task in a few words.
 
+use super::commands::{Hint, hint};
 use super::lines::{first_line, join_up_to, one_line};
 use super::summary::TaskOutcome;
+use crate::api::Question;
 use crate::domain::git::ignored_files::IgnoredFiles;
 use crate::domain::task::evidence::{Caveat, joined};
 use crate::domain::task::verify_run::VerifyRun;
@@ -27,7 +29,7 @@ pub(super) fn with_evidence(note: &str, result: &TaskResult) -> String {
 }
 
 /// Returns a sentence for each weakness of these tasks. A table may leave completed tasks out.
-pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
+pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<Hint> {
     let ids = |is_weak: fn(&&TaskOutcome) -> bool| tasks.iter().filter(is_weak).map(|task| task.id).collect();
     let unverified: Vec<TaskId> = ids(|task| task.unverified);
     let nothing_ran: Vec<TaskId> = ids(|task| task.nothing_ran);
@@ -37,32 +39,32 @@ pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
     {
         if let Some(first) = ids.first() {
             let named = join_up_to(ids.iter(), NAMED_MAX);
-            sentences.push(format!("{} {label}: {named}; `brigade why {}` for the reason.", ids.len(), first.0));
+            let why = Question::Why { task: Some(*first) };
+            sentences.push(hint![format!("{} {label}: {named}; ", ids.len()), why, " for the reason."]);
         }
     }
     sentences
 }
 
 /// Returns a sentence for each task with files that git ignores.
-pub(super) fn ignored_file_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
-    let mut sentences = Vec::new();
+pub(super) fn ignored_file_sentences(tasks: &[TaskOutcome]) -> Vec<Hint> {
+    let mut sentences: Vec<Hint> = Vec::new();
     for task in tasks {
         let Some(IgnoredFiles { moved, left, .. }) = &task.ignored_files else { continue };
         if !moved.is_empty() {
-            sentences.push(format!("Files of {} that git ignores are now in the workspace: {moved}.", task.id));
+            sentences.push(format!("Files of {} that git ignores are now in the workspace: {moved}.", task.id).into());
         }
         if !left.is_empty() {
             let folder = one_line(task.worktree.as_deref().unwrap_or_default());
-            sentences.push(format!(
-                "Files of {} that git ignores are still in {folder}: {left}; `brigade why {}` for more.",
-                task.id, task.id.0
-            ));
+            let files = format!("Files of {} that git ignores are still in {folder}: {left}; ", task.id);
+            sentences.push(hint![files, Question::Why { task: Some(task.id) }, " for more."]);
         }
     }
     let more = sentences.len().saturating_sub(NAMED_MAX);
     sentences.truncate(NAMED_MAX);
     if more > 0 {
-        sentences.push(format!("{more} more tasks have such files; `brigade clean` lists their worktrees."));
+        let files = format!("{more} more tasks have such files; ");
+        sentences.push(hint![files, Question::Leftovers, " lists their worktrees."]);
     }
     sentences
 }

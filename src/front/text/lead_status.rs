@@ -1,8 +1,11 @@
 //! Messages about the team that runs in a workspace, and its lead process.
 
+use super::commands::{Hint, hint};
 use super::lines::{duration, one_line};
 use crate::api::lead_status::{Delivery, LeadProcess, Pause};
 use crate::api::team::LeadHealth;
+use crate::api::{Launch, OrderForm};
+use crate::domain::team::state::Mode;
 
 /// Returns the message, to follow the name of the process.
 pub fn message(health: LeadHealth) -> String {
@@ -15,13 +18,14 @@ pub fn message(health: LeadHealth) -> String {
 }
 
 /// Returns the hint for the process `pid`.
-pub fn hint(health: LeadHealth, pid: u32) -> String {
+pub fn hint(health: LeadHealth, pid: u32) -> Hint {
+    let stop = OrderForm::Stop { now: false };
     match health {
         LeadHealth::Suspended => {
-            format!("to continue: `fg` in its terminal, or `kill -CONT {pid}`; to stop: `brigade stop`")
+            hint![format!("to continue: `fg` in its terminal, or `kill -CONT {pid}`; to stop: "), stop]
         }
         LeadHealth::Silent(_) => {
-            format!("to stop: `brigade stop`, or `kill -KILL {pid}`; the next launch continues the work")
+            hint!["to stop: ", stop, format!(", or `kill -KILL {pid}`; the next launch continues the work")]
         }
     }
 }
@@ -32,23 +36,31 @@ pub fn other_team(lead: &LeadProcess, name: &str) -> String {
 }
 
 /// Returns the note about a message (`what`) that is not read now.
-pub fn delivery(delivery: Delivery, what: &str) -> Option<String> {
+pub fn delivery(delivery: Delivery, what: &str) -> Option<Hint> {
     match delivery {
         Delivery::Now => None,
-        Delivery::AfterPause => {
-            Some(format!("the team is paused: the {what} is read after `brigade state continuous`"))
-        }
-        Delivery::AtNextLaunch => Some(format!("no team runs: the {what} is delivered at the next launch")),
+        Delivery::AfterPause => Some(hint![format!("the team is paused: the {what} is read after "), continuous()]),
+        Delivery::AtNextLaunch => Some(format!("no team runs: the {what} is delivered at the next launch").into()),
     }
 }
 
 /// Returns the pause of a team and its end, or its effect on the next launch.
-pub fn pause(pause: &Pause) -> String {
+pub fn pause(pause: &Pause) -> Hint {
     let reason = if pause.reason.is_empty() { String::new() } else { format!(" ({})", one_line(&pause.reason)) };
     if pause.is_running {
-        return format!("agent_state.json pauses the team{reason}; run `brigade state continuous` to continue");
+        return hint![format!("agent_state.json pauses the team{reason}; run "), continuous(), " to continue"];
     }
-    format!(
-        "agent_state.json says pause{reason}: `brigade run` works all the same, `brigade up` waits for `brigade state continuous`"
-    )
+    hint![
+        format!("agent_state.json says pause{reason}: "),
+        Launch::Run { team: None },
+        " works all the same, ",
+        Launch::Up { team: None },
+        " waits for ",
+        continuous()
+    ]
+}
+
+/// The order that ends a pause.
+pub fn continuous() -> OrderForm {
+    OrderForm::SetMode { mode: Mode::Continuous }
 }

@@ -4,7 +4,7 @@
 //! The text always has colours. The caller removes them for outputs without colours.
 
 pub mod approvals;
-pub mod command_form;
+pub mod commands;
 pub mod cost;
 pub mod diff;
 pub mod evidence;

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::command_form::shell_word;
+use super::commands::{Commands, Hint, hint, shell_word};
 use super::lines::{count, join_up_to, one_line};
 use crate::api::merge::TeamBranchStatus;
+use crate::api::next::Digest;
 use crate::api::pending::PendingView;
+use crate::api::{OrderForm, Question};
+use crate::domain::team::approval::RequestKind;
 
 /// The most ids, or uncommitted files, that a sentence names. More are counted.
 const NAMED_MAX: usize = 5;
@@ -20,8 +23,8 @@ pub struct PendingNotes {
     #[serde(flatten)]
     pub waiting: PendingView,
     /// The commands that take the merged work over.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub team_branch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub team_branch: Option<Hint>,
 }
 
 impl PendingNotes {
@@ -30,31 +33,37 @@ impl PendingNotes {
     }
 
     /// Returns one sentence for each of them, with the commands to run.
-    pub fn sentences(&self) -> Vec<String> {
+    pub fn sentences(&self) -> Vec<Hint> {
         let waiting = &self.waiting;
         let mut sentences = Vec::new();
         if waiting.messages > 0 {
             let messages = count(waiting.messages, "unread message");
-            let sender = waiting.sender.as_deref().map_or("NAME".into(), shell_word);
-            sentences.push(format!("{messages}: `brigade inbox --take`, then `brigade send {sender} TEXT` to answer."));
+            let send = OrderForm::Send { to: waiting.sender.clone() };
+            sentences.push(hint![messages, ": ", OrderForm::TakeMail, ", then ", send, " to answer."]);
         }
-        for (noun, ids) in
-            [("plan", &waiting.plans), ("review", &waiting.reviews), ("permission", &waiting.permissions)]
-        {
-            if ids.is_empty() {
-                continue;
-            }
+        for (kind, ids) in [
+            (RequestKind::PlanApproval, &waiting.plans),
+            (RequestKind::Review, &waiting.reviews),
+            (RequestKind::Permission, &waiting.permissions),
+        ] {
+            let Some(id) = ids.first().cloned() else { continue };
+            let noun = kind.noun();
             let verb = if ids.len() == 1 { "waits" } else { "wait" };
             let named = one_line(&join_up_to(ids.iter(), NAMED_MAX));
-            let id = ids.first().map(|id| shell_word(id)).unwrap_or_default();
-            let commands = format!(
-                "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"
-            );
-            sentences.push(format!("{} {verb} for your answer ({named}): {commands}.", count(ids.len(), noun)));
+            let show = Question::Request { kind, id: Some(id.clone()) };
+            let approve = OrderForm::Approve { kind, id: id.clone(), digest: Digest::NotNeeded };
+            let reject = OrderForm::Reject { kind, id, with_feedback: false };
+            let waits = format!("{} {verb} for your answer ({named}): ", count(ids.len(), noun));
+            sentences.push(hint![waits, show, ", then ", approve, " or ", reject, "."]);
         }
-        sentences.extend(self.team_branch.as_ref().map(|text| format!("{text}.")));
+        sentences.extend(self.team_branch.clone().map(|text| hint![text, "."]));
         sentences
     }
+}
+
+/// Writes the text of a hint, with its commands as in a shell in the workspace.
+fn as_text<S: Serializer>(hint: &Option<Hint>, serializer: S) -> Result<S::Ok, S::Error> {
+    hint.as_ref().map(|hint| Commands::default().text(hint)).serialize(serializer)
 }
 
 /// Names the uncommitted files of the person's checkout; `None` if there are none.
@@ -68,16 +77,13 @@ pub fn uncommitted(paths: &[PathBuf]) -> Option<String> {
 }
 
 /// The commands that take the merged work over, and the problems with the branch; `None` if there is neither.
-pub fn team_branch(status: &TeamBranchStatus) -> Option<String> {
+pub fn team_branch(status: &TeamBranchStatus) -> Option<Hint> {
     let TeamBranchStatus { branch, name_in_commands, commits_ahead, problems, .. } = status;
     let commits = count(*commits_ahead, "commit");
     let take_over = (*commits_ahead > 0).then(|| {
-        format!(
-            "{commits} on {} to take over: `git merge {}`, or `brigade merge`",
-            one_line(branch.short()),
-            shell_word(name_in_commands)
-        )
+        let (branch, name) = (one_line(branch.short()), shell_word(name_in_commands));
+        hint![format!("{commits} on {branch} to take over: `git merge {name}`, or "), OrderForm::Merge]
     });
-    let problems = problems.iter().map(|problem| format!("Note: {}. {}", problem.reason, problem.hint));
-    take_over.into_iter().chain(problems).reduce(|all, problem| format!("{all}. {problem}"))
+    let problems = problems.iter().map(|problem| hint!["Note: ", problem.reason.as_str(), ". ", problem.hint.clone()]);
+    take_over.into_iter().chain(problems).reduce(|all, problem| hint![all, ". ", problem])
 }

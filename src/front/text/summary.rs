@@ -20,7 +20,7 @@ use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
-pub use closing::{SETTING_HINT, WorkspaceView, render};
+pub use closing::{WorkspaceView, render, setting_hint};
 pub use outcome::{OutcomeStatus, RunOutcome, RunUsage, TaskOutcome};
 
 /// The time that the run spent on one task.
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::domain::log::event::NewEvent;
     use crate::domain::team::name::LEAD;
-    use crate::front::text::command_form::{CommandForm, GlobalFlags};
+    use crate::front::text::commands::{Commands, GlobalFlags};
     use crate::front::text::style::{BAD, GOOD, WARN};
 
     fn event(seq: u64, at: i64, kind: EventKind) -> Event {
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn summary_says_why_goal_has_no_tasks() {
         let place =
-            WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
+            WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::Shell(GlobalFlags::default()) };
         let closing = |kinds: Vec<EventKind>, has_goal: bool| {
             let mut summary = Summary::new(Vec::new(), has_goal);
             kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn problem_comes_first_if_run_did_nothing() {
         let place =
-            WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
+            WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::Shell(GlobalFlags::default()) };
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
         let closing = |summary: Summary| {
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn passed_goal_check_is_no_success_if_tasks_failed() {
         let place =
-            WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
+            WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::Shell(GlobalFlags::default()) };
         let closing = |board: &BoardView, met: bool| {
             let goal = Some(GoalCheck { met, evidence: "`true`: exit status 0".into() });
             render(&RunOutcome { goal, ..run().outcome("t", board) }, &place, 200)
@@ -363,12 +363,10 @@ mod tests {
         let usage = RunUsage { input_tokens: 900, output_tokens: 100 };
         let outcome_of = |board: &BoardView| RunOutcome { usage, ..run().outcome("t", board) };
         let outcome = outcome_of(&board());
-        let repo = WorkspaceView {
-            results: Some(Path::new("/srv/repo")),
-            commands: &CommandForm::Shell(GlobalFlags::default()),
-        };
+        let repo =
+            WorkspaceView { results: Some(Path::new("/srv/repo")), commands: &Commands::Shell(GlobalFlags::default()) };
         let flags = GlobalFlags { flags: "--workspace repo".to_owned(), commands: &["tasks", "why", "log"] };
-        let narrow = render(&outcome, &WorkspaceView { commands: &CommandForm::Shell(flags), ..repo }, 40);
+        let narrow = render(&outcome, &WorkspaceView { commands: &Commands::Shell(flags), ..repo }, 40);
         let text = render(&outcome, &repo, 90) + "---" + &narrow;
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);

@@ -6,12 +6,14 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 use super::approvals;
+use super::commands::{Hint, hint};
 use super::cost::grouped;
 use super::evidence::caveat_sentence;
 use super::lines::{ago, count, first_line, indented, join_up_to, one_line, printable};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
 use super::why::no_claimant_note;
+use crate::api::Question;
 use crate::api::task::{ClaimCandidate, TaskContext};
 use crate::api::why::{lacks_script, no_claimant};
 use crate::domain::task::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
@@ -108,10 +110,10 @@ fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String 
 }
 
 /// Returns what the notes of a list leave out: why no member may do the tasks without a `sh` block.
-pub fn no_script_note<'a>(mut tasks: impl Iterator<Item = &'a Task>, context: &TaskContext<'_>) -> Option<String> {
+pub fn no_script_note<'a>(mut tasks: impl Iterator<Item = &'a Task>, context: &TaskContext<'_>) -> Option<Hint> {
     let is_without = |task: &Task| task.status == TaskStatus::Pending && lacks_script(task, &context.candidates);
-    let text = "no member with a model may do the tasks without a `sh` block; to change that: `brigade why ID`";
-    tasks.any(is_without).then(|| text.to_owned())
+    let text = "no member with a model may do the tasks without a `sh` block; to change that: ";
+    tasks.any(is_without).then(|| hint![text, Question::Why { task: None }])
 }
 
 /// Returns the obstacles of a pending task with these unfinished blockers, each in a few words.
@@ -269,12 +271,13 @@ fn created(task: &Task, now: UnixMs) -> String {
 }
 
 /// Returns a warning for each of the first invalid files of the board, and one for the others.
-pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
-    let mut warnings: Vec<String> =
-        view.invalid.iter().take(INVALID_FILES_NAMED_MAX).map(invalid_file_warning).collect();
+pub fn invalid_file_warnings(view: &BoardView) -> Vec<Hint> {
+    let named = view.invalid.iter().take(INVALID_FILES_NAMED_MAX);
+    let mut warnings: Vec<Hint> = named.map(|invalid| invalid_file_warning(invalid).into()).collect();
     let others = view.invalid.len() - warnings.len();
     if others > 0 {
-        warnings.push(warning(&format!("{}: `brigade doctor` lists all", count(others, "more invalid file"))));
+        let others = warning(&format!("{}: ", count(others, "more invalid file")));
+        warnings.push(hint![others, Question::Doctor, " lists all"]);
     }
     warnings
 }
@@ -371,7 +374,7 @@ mod tests {
         insta::assert_snapshot!(format!(
             "{wide}---\n{narrow}---\n{}\n{}",
             counts_text(&view),
-            plain(invalid_file_warnings(&view).join("\n"))
+            plain(invalid_file_warnings(&view).iter().map(Hint::to_string).collect::<Vec<_>>().join("\n"))
         ));
         let about =
             ReviewSubject { task: TaskId(1), attempt: 3, claimed_at: UnixMs(40_000), failures: 2, commit: None };
@@ -399,7 +402,7 @@ mod tests {
         assert_eq!(warnings(10).len(), 10);
         let many = warnings(10_000);
         assert!(
-            many.len() == 11 && many[10].ends_with("9990 more invalid files: `brigade doctor` lists all"),
+            many.len() == 11 && many[10].to_string().ends_with("9990 more invalid files: `brigade doctor` lists all"),
             "{many:?}"
         );
     }
@@ -412,7 +415,7 @@ mod tests {
         let context = TaskContext { candidates: vec![runbook], ..TaskContext::of(&view, UnixMs(0)) };
         let rows = list(tasks.iter(), &context, 100);
         assert_eq!((rows.matches("no `sh` block").count(), rows.contains("model")), (2, false), "{rows}");
-        assert!(no_script_note(tasks.iter(), &context).is_some_and(|note| note.contains("model")));
+        assert!(no_script_note(tasks.iter(), &context).is_some_and(|note| note.to_string().contains("model")));
         assert_eq!(no_script_note(tasks.iter(), &TaskContext::of(&view, UnixMs(0))), None);
     }
 

@@ -34,7 +34,7 @@ pub fn process(process: &TeamProcess) -> String {
     match (process.pid, process.health) {
         (Some(pid), Some(health)) => {
             let message = format!("{} (pid {pid})", lead_status::message(health));
-            format!("{}\n{}", paint(BAD, &message), paint(DIM, &lead_status::hint(health, pid)))
+            format!("{}\n{}", paint(BAD, &message), paint(DIM, &lead_status::hint(health, pid).to_string()))
         }
         (Some(pid), None) if process.running => paint(GOOD, &format!("is running (pid {pid})")),
         _ if process.running => paint(GOOD, "is running"),

@@ -8,20 +8,23 @@ use serde::Serialize;
 
 pub use completed::worktree_location;
 
-use super::command_form::shell_word;
+use super::commands::{Commands, Hint, hint};
 use super::cost::grouped;
 use super::lead_status;
 use super::lines::{ago, count, first_line, one_line};
+use crate::api::next::TaskChange;
 use crate::api::refusal::restore_hint;
 use crate::api::team::LeadHealth;
 use crate::api::why::{
     BlockingCause, BlockingTask, ClaimReason, Holder, MemberCapabilities, MemberWait, NoClaimant, Reason,
     StoppedMember, TeamReason,
 };
+use crate::api::{Launch, Next, OrderForm, Question};
 use crate::domain::task::TaskId;
 use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::approval::Request;
 use crate::domain::team::budget::CapReached;
+use crate::domain::team::state::Mode;
 use crate::domain::time::UnixMs;
 use crate::ports::QuarantinedTask;
 
@@ -34,13 +37,16 @@ pub struct ReasonText {
     pub text: String,
     /// The commands to run, one on each line.
     pub hint: Option<String>,
+    /// The same, as data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
 }
 
 /// A sentence, and the commands to run, one on each line.
-type Sentence = (String, Option<String>);
+type Sentence = (String, Option<Hint>);
 
 /// A sentence with a hint.
-fn hinted(text: impl Into<String>, hint: impl Into<String>) -> Sentence {
+fn hinted(text: impl Into<String>, hint: impl Into<Hint>) -> Sentence {
     (text.into(), Some(hint.into()))
 }
 
@@ -50,10 +56,11 @@ fn sentence(text: String) -> String {
 }
 
 /// Returns the reasons for the state of task `id` as people read them.
-pub fn render(id: TaskId, reasons: &[Reason], now: UnixMs) -> Vec<ReasonText> {
+pub fn render(id: TaskId, reasons: &[Reason], now: UnixMs, commands: &Commands) -> Vec<ReasonText> {
     let render = |reason: &Reason| {
         let (text, hint) = reason_sentence(id, reason, now);
-        ReasonText { kind: reason.kind(), text, hint }
+        let next = hint.as_ref().map(Hint::steps).unwrap_or_default();
+        ReasonText { kind: reason.kind(), text, hint: hint.map(|hint| commands.text(&hint)), next }
     };
     reasons.iter().map(render).collect()
 }
@@ -65,7 +72,7 @@ fn reason_sentence(id: TaskId, reason: &Reason, now: UnixMs) -> Sentence {
             hinted(format!("Its file {file} is invalid: {}.", one_line(reason)), "correct the file, or remove it")
         }
         Reason::Quarantined(task) => hinted(format!("Its file {}.", set_aside(task)), restore_hint(id, &task.place)),
-        Reason::Missing => hinted(format!("There is no task {id} on the board."), "`brigade tasks`"),
+        Reason::Missing => hinted(format!("There is no task {id} on the board."), Question::Tasks),
         Reason::Failed { failures, summary, worktree, has_verify } => {
             let text = failure(*failures, summary.as_deref());
             hinted(text, failure_hint(id, worktree.as_deref(), *has_verify))
@@ -115,21 +122,27 @@ fn failure(failures: u32, summary: Option<&str>) -> String {
     sentence(format!("It failed{times}{why}"))
 }
 
-fn failure_hint(id: TaskId, worktree: Option<&str>, has_verify: bool) -> String {
-    let id = id.0;
-    let worktree = worktree.map(|folder| format!("\nits work: {}", worktree_location(folder)));
-    let verify = if has_verify {
-        format!("to change its verify command: `brigade tasks update {id} --verify COMMAND`\n")
-    } else {
-        String::new()
-    };
-    let hint = format!(
-        "to change it: `brigade tasks update {id} --description TEXT`\n\
-         {verify}to retry it: `brigade tasks retry {id}`\n\
-         its full reason: `brigade tasks show {id}`\n\
-         its events: `brigade log --task {id}`"
-    );
-    hint + &worktree.unwrap_or_default()
+/// The order that changes a task.
+fn update(task: TaskId, change: TaskChange) -> OrderForm {
+    OrderForm::Update { task, change: Some(change) }
+}
+
+fn retry(task: TaskId) -> OrderForm {
+    OrderForm::Retry { tasks: vec![task] }
+}
+
+fn failure_hint(id: TaskId, worktree: Option<&str>, has_verify: bool) -> Hint {
+    let mut hint = hint!["to change it: ", update(id, TaskChange::Description)];
+    if has_verify {
+        hint += hint!["\nto change its verify command: ", update(id, TaskChange::Verify)];
+    }
+    hint += hint!["\nto retry it: ", retry(id)];
+    hint += hint!["\nits full reason: ", Question::Task { task: id }];
+    hint += hint!["\nits events: ", Question::Log { task: Some(id) }];
+    if let Some(folder) = worktree {
+        hint += format!("\nits work: {}", worktree_location(folder));
+    }
+    hint
 }
 
 fn waiting_request(request: &Request) -> String {
@@ -138,18 +151,17 @@ fn waiting_request(request: &Request) -> String {
 }
 
 /// Returns the commands that answer the request, one on each line.
-fn commands_for(request: &Request) -> String {
-    super::approvals::commands(request, None).join("\n")
+fn commands_for(request: &Request) -> Hint {
+    let [show, approve, reject] = super::approvals::commands(request, None);
+    hint![show, "\n", approve, "\n", reject]
 }
 
 fn asks_you(id: TaskId, from: &str, question: &str, is_over: bool) -> Sentence {
-    let id = id.0;
     let hint = if is_over {
-        format!(
-            "to answer: add it to the description with `brigade tasks update {id} --description TEXT`, then `brigade tasks retry {id}`"
-        )
+        let describe = update(id, TaskChange::Description);
+        hint!["to answer: add it to the description with ", describe, ", then ", retry(id)]
     } else {
-        format!("to answer: `brigade send {} TEXT`", shell_word(from))
+        hint!["to answer: ", OrderForm::Send { to: Some(from.to_owned()) }]
     };
     hinted(format!("{} asks you: {}", one_line(from), first_line(question)), hint)
 }
@@ -160,7 +172,7 @@ fn owner_name(owner: Option<&String>) -> String {
 }
 
 fn claim(id: TaskId, reason: &ClaimReason, now: UnixMs) -> Sentence {
-    let release = format!("to release it: `brigade tasks release {} --force`", id.0);
+    let release = hint!["to release it: ", OrderForm::Release { tasks: vec![id], force: true }];
     let since = |holder: &Holder| (owner_name(holder.owner.as_ref()), ago(holder.claimed_at, now));
     match reason {
         ClaimReason::Foreign { owner } => {
@@ -183,7 +195,7 @@ fn claim(id: TaskId, reason: &ClaimReason, now: UnixMs) -> Sentence {
         ClaimReason::WorkerGone(holder) => {
             let (owner, since) = since(holder);
             let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
-            hinted(text, format!("to reclaim it: `brigade up`\n{release}"))
+            hinted(text, hint!["to reclaim it: ", Launch::Up { team: None }, "\n", release])
         }
         ClaimReason::Held { holder, waits_for, awaits_approval } => {
             let (owner, since) = since(holder);
@@ -204,14 +216,14 @@ fn at_cap(id: TaskId, cap: CapReached, is_own: bool) -> Sentence {
     let (max, needed) = (grouped(cap.tokens_max), grouped(cap.tokens_needed));
     let text = format!("Its attempts reached its cap of {max} tokens: with the next request they could use {needed}.");
     let suggested = cap.suggested_tokens_max();
-    let raise = format!("to raise its cap: `brigade tasks update {} --tokens-max {suggested}`", id.0);
     let of_team = "\nor raise `task_tokens_max` in brigade.toml, and launch again";
-    hinted(text, raise + if is_own { "" } else { of_team })
+    let raise = update(id, TaskChange::TokensMax(suggested));
+    hinted(text, hint!["to raise its cap: ", raise, if is_own { "" } else { of_team }])
 }
 
 /// Returns the hint that ends the reservation of a task.
-fn free_hint(id: TaskId) -> String {
-    format!("to let any teammate claim it: `brigade tasks update {} --for \"\"`", id.0)
+fn free_hint(id: TaskId) -> Hint {
+    hint!["to let any teammate claim it: ", update(id, TaskChange::AnyOwner)]
 }
 
 fn members_stopped(members: &[StoppedMember]) -> Sentence {
@@ -221,14 +233,15 @@ fn members_stopped(members: &[StoppedMember]) -> Sentence {
     };
     let names = one_line(&members.iter().map(name).collect::<Vec<_>>().join(", "));
     let text = format!("Every teammate that could do it is stopped: {names}.");
-    hinted(text, "to stop the team: `brigade stop`\nto start it again: `brigade up`")
+    let (stop, start) = (OrderForm::Stop { now: false }, Launch::Up { team: None });
+    hinted(text, hint!["to stop the team: ", stop, "\nto start it again: ", start])
 }
 
 fn cycle(tasks: &[TaskId]) -> Sentence {
     let names: Vec<String> = tasks.iter().chain(tasks.first()).map(ToString::to_string).collect();
     let text = format!("It waits for itself: {}.", names.join(" waits for "));
-    let (waiter, blocker) = (tasks[0].0, tasks.get(1).unwrap_or(&tasks[0]).0);
-    hinted(text, format!("remove one dependency: `brigade tasks update {waiter} --not-after {blocker}`"))
+    let (waiter, blocker) = (tasks[0], *tasks.get(1).unwrap_or(&tasks[0]));
+    hinted(text, hint!["remove one dependency: ", update(waiter, TaskChange::NotAfter(blocker))])
 }
 
 fn blocked(blocking: &BlockingTask) -> Sentence {
@@ -245,23 +258,21 @@ fn blocked(blocking: &BlockingTask) -> Sentence {
 
 /// Returns the end of a sentence about a task that others wait for.
 fn blocking_cause(blocking: &BlockingTask) -> Sentence {
-    let (id, file) = (blocking.task.0, blocking.task.file_name());
-    let why = format!("`brigade why {id}`");
+    let (id, file) = (blocking.task, blocking.task.file_name());
+    let why = Question::Why { task: Some(id) };
     match &blocking.cause {
         BlockingCause::AwaitsApproval { request } => {
             hinted(format!("whose {}", waiting_request(request)), commands_for(request))
         }
         BlockingCause::Quarantined(task) => {
-            hinted(format!("whose file {}", set_aside(task)), restore_hint(blocking.task, &task.place))
+            hinted(format!("whose file {}", set_aside(task)), restore_hint(id, &task.place))
         }
         BlockingCause::Missing => {
-            let hint = format!("`brigade tasks update {} --not-after {id}`", blocking.waiter.0);
-            hinted("which is missing from the board", format!("restore its file\nor remove the dependency: {hint}"))
+            let remove = update(blocking.waiter, TaskChange::NotAfter(id));
+            hinted("which is missing from the board", hint!["restore its file\nor remove the dependency: ", remove])
         }
         BlockingCause::Invalid => hinted(format!("whose file {file} is invalid"), format!("correct {file}")),
-        BlockingCause::Failed => {
-            hinted("which failed", format!("its reason: {why}\nto retry it: `brigade tasks retry {id}`"))
-        }
+        BlockingCause::Failed => hinted("which failed", hint!["its reason: ", why, "\nto retry it: ", retry(id)]),
         BlockingCause::Foreign => hinted("which another program set to in progress", why),
         BlockingCause::Held { owner } => (format!("which {} is working on", owner_name(owner.as_ref())), None),
         BlockingCause::NoClaimant { reason } => {
@@ -292,19 +303,17 @@ pub fn no_claimant_note(reason: &NoClaimant) -> String {
 }
 
 fn no_claimant(id: TaskId, reason: &NoClaimant) -> Sentence {
-    let number = id.0;
     match reason {
         NoClaimant::NoScript => hinted(
             format!("It {NO_SCRIPT}."),
-            format!("to add a fenced `sh` block: `brigade tasks update {number} --description TEXT`"),
+            hint!["to add a fenced `sh` block: ", update(id, TaskChange::Description)],
         ),
         NoClaimant::NoCapability { requires, members } => {
             let required = one_line(&requires.join(" or "));
             let have = |one: &MemberCapabilities| format!("{} ({})", one.name, one.capabilities.join(", "));
             let have = one_line(&members.iter().map(have).collect::<Vec<_>>().join("; "));
-            let hint = format!(
-                "add the capability to a member in brigade.toml, or: `brigade tasks update {number} --requires \"\"`"
-            );
+            let drop = update(id, TaskChange::NoRequirement);
+            let hint = hint!["add the capability to a member in brigade.toml, or: ", drop];
             hinted(format!("It requires {required}, which no teammate has: {have}."), hint)
         }
         NoClaimant::UnknownOwner { owner } => {
@@ -313,10 +322,8 @@ fn no_claimant(id: TaskId, reason: &NoClaimant) -> Sentence {
         NoClaimant::UnfitOwner { owner, requires } => {
             let (owner, required) = (one_line(owner), one_line(&requires.join(" or ")));
             let text = format!("It is reserved for {owner}, who does not have the required capability {required}.");
-            hinted(
-                text,
-                format!("{}\nto drop the requirement: `brigade tasks update {number} --requires \"\"`", free_hint(id)),
-            )
+            let drop = update(id, TaskChange::NoRequirement);
+            hinted(text, hint![free_hint(id), "\nto drop the requirement: ", drop])
         }
     }
 }
@@ -324,21 +331,26 @@ fn no_claimant(id: TaskId, reason: &NoClaimant) -> Sentence {
 fn team(reason: &TeamReason) -> Sentence {
     match reason {
         TeamReason::BudgetSpent { note, is_running } => {
-            let launch = if *is_running { "" } else { "\nthen: `brigade up`" };
-            let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
-            hinted(
-                format!("The team is paused: {}.", one_line(note)),
-                format!("{hint}\nthen: `brigade state continuous`{launch}"),
-            )
+            let mut hint = hint!["raise the budget in brigade.toml, or reset the counters: ", OrderForm::ResetCost];
+            hint += hint!["\nthen: ", OrderForm::SetMode { mode: Mode::Continuous }];
+            if !is_running {
+                hint += hint!["\nthen: ", Launch::Up { team: None }];
+            }
+            hinted(format!("The team is paused: {}.", one_line(note)), hint)
         }
-        TeamReason::NoTeam => hinted("No team is running in this workspace.", "`brigade up`, or `brigade run`"),
+        TeamReason::NoTeam => {
+            let hint = hint![Launch::Up { team: None }, ", or ", Launch::Run { team: None }];
+            hinted("No team is running in this workspace.", hint)
+        }
         TeamReason::Silent { health, pid } => silent_lead(*health, *pid),
         TeamReason::DiskShortage { shortage } => hinted(
             format!("The team claims no tasks: {shortage}."),
             "free disk space; the team then continues automatically",
         ),
         TeamReason::Paused => {
-            hinted("The team is paused and claims no tasks.", "`brigade state continuous`\n`brigade state run_once`")
+            let set = |mode| OrderForm::SetMode { mode };
+            let hint = hint![set(Mode::Continuous), "\n", set(Mode::RunOnce)];
+            hinted("The team is paused and claims no tasks.", hint)
         }
     }
 }
@@ -420,7 +432,7 @@ mod tests {
         };
         change(&mut context);
         let reasons = explain(TaskId(id), &context);
-        let lines: Vec<String> = render(TaskId(id), &reasons, context.now)
+        let lines: Vec<String> = render(TaskId(id), &reasons, context.now, &Commands::default())
             .into_iter()
             .map(|reason| format!("{}: {} [{}]", reason.kind, reason.text, reason.hint.unwrap_or_default()))
             .collect();

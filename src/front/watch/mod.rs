@@ -8,6 +8,7 @@ mod question;
 mod screen;
 mod snapshot;
 
+use crate::front::text::commands::{Commands, hint, line};
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
@@ -70,8 +71,17 @@ impl Watch {
         let is_terminal = !context.output.json && io::stdin().is_terminal() && io::stdout().is_terminal();
         if !is_terminal || !terminal::can_draw() {
             let which = if is_terminal { " that can move its cursor: TERM is empty or `dumb`" } else { "" };
-            return Err(CliError::usage(format!("`brigade watch` needs a terminal{which}"))
-                .hint("`brigade team --json`, `brigade log --follow`, or `brigade run --progress plain`"));
+            return Err(CliError::usage(format!(
+                "{} needs a terminal{which}",
+                Commands::default().typed(line("watch"))
+            ))
+            .hint(hint![
+                line("team --json"),
+                ", ",
+                line("log --follow"),
+                ", or ",
+                line("run --progress plain")
+            ]));
         }
         let events = run::reader(&context.workspace, RunChoice::Nth(1)).await?;
         let mut signals = Signals::listen(true)?;

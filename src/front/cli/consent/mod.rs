@@ -4,6 +4,7 @@
 //! they do before it uses them, and asks. It records the list outside of the workspace, and asks again when the list changes, by
 //! a pull, an agent or the person. The reasons are in `docs/decisions/consent.md`.
 
+use crate::api::Question as ApiQuestion;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::DirEntry;
@@ -26,7 +27,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::embed::{self, PlanFile};
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{hint, line, shell_word};
 use crate::front::text::lines::{count, one_line};
 use crate::front::text::style::{WARN, paint};
 use crate::git::GitRepository;
@@ -121,14 +122,15 @@ impl Question<'_> {
         let action = if self.purpose == Purpose::Merge { "merge" } else { "launch the team" };
         if !self.is_text || !may_ask(context) {
             let message = format!("cannot {action}: you have not agreed to the list above, and no person can be asked");
-            let hint = format!("read the files, then `brigade {verb} {team} --trust`, or set {TRUST_VARIABLE}=1");
+            let command = line(format!("{verb} {team} --trust"));
+            let hint = hint!["read the files, then ", command, format!(", or set {TRUST_VARIABLE}=1")];
             return Err(CliError::usage(message).hint(hint));
         }
         let question = if self.purpose == Purpose::Merge { "Merge? [y/N]" } else { "Start the team? [y/N]" };
         if ask_for_consent(context, question)? {
             return Ok(());
         }
-        let hint = format!("read the listed files, then `brigade {verb} {team}` again");
+        let hint = hint!["read the listed files, then ", line(format!("{verb} {team}")), " again"];
         Err(CliError::usage(format!("cannot {action}: you did not answer yes")).hint(hint))
     }
 }
@@ -180,17 +182,17 @@ pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> Cl
     }
     let what = "you have not agreed yet to this command, which came with the board:";
     context.note(&format!("{} {what}\n  {}", paint(WARN, "new:"), line.shown()));
-    let number = task.id.0;
+    let show = ApiQuestion::Task { task: task.id };
     if context.output.json || !may_ask(context) {
         let message = format!("cannot complete {}: you have not agreed to its verify command", task.id);
-        let hint = format!("`brigade tasks show {number}` shows it; set {TRUST_VARIABLE}=1 to run it");
+        let hint = hint![show, format!(" shows it; set {TRUST_VARIABLE}=1 to run it")];
         return Err(CliError::usage(message).hint(hint));
     }
     if ask_for_consent(context, "Run this command? [y/N]")? {
         return Ok(());
     }
     Err(CliError::usage(format!("cannot complete {}: you did not answer yes", task.id))
-        .hint(format!("`brigade tasks show {number}` shows the whole command")))
+        .hint(hint![show, " shows the whole command"]))
 }
 
 /// Returns true if the person agreed to the settings of this team, so that programs that they name may be started.

@@ -3,9 +3,11 @@
 use super::{Finding, fail, ok, warn};
 use crate::api::refusal::restore_hint;
 use crate::api::task::abandoned_tasks;
+use crate::api::{Launch, OrderForm, Question};
 use crate::domain::task::TaskId;
 use crate::domain::task::dependencies::{find_cycles, unfinished_blockers};
 use crate::front::cli::context::Context;
+use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lines::join_up_to;
 use crate::front::text::tasks::counts_text;
 use crate::front::text::why::set_aside;
@@ -19,7 +21,7 @@ const HINTED_MAX: usize = 10;
 pub(super) async fn check_board(context: &Context) -> Vec<Finding> {
     let board = match context.workspace.board(OpenMode::ReadOnly).await {
         Ok(board) => board,
-        Err(error) => return vec![fail("board", error.message, error.next.unwrap_or_default())],
+        Err(error) => return vec![fail("board", error.message, Hint::of_steps(&error.next).unwrap_or_default())],
     };
     let (view, quarantined_tasks) = match (board.view().await, board.quarantined_tasks().await) {
         (Ok(view), Ok(quarantined_tasks)) => (view, quarantined_tasks),
@@ -42,7 +44,7 @@ pub(super) async fn check_board(context: &Context) -> Vec<Finding> {
     };
     for cycle in find_cycles(view.tasks.keys().copied(), blockers_of, |_| true) {
         let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
-        let hint = format!("`brigade why {}`", cycle.first().map_or(0, |id| id.0));
+        let hint = Question::Why { task: cycle.first().copied() };
         findings.push(fail("board", format!("tasks wait for each other: {}", names.join(" -> ")), hint));
     }
     let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();
@@ -51,7 +53,7 @@ pub(super) async fn check_board(context: &Context) -> Vec<Finding> {
             "tasks that other programs set to in progress without a claim: {}",
             join_up_to(foreign.iter(), HINTED_MAX)
         );
-        findings.push(warn("board", text, release_command(&foreign)));
+        findings.push(warn("board", text, release(&foreign)));
     }
     findings.push(ok("board", counts_text(&view)));
     findings
@@ -64,12 +66,12 @@ async fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Fi
         return None;
     }
     let text = format!("tasks in progress whose worker has died: {}", join_up_to(ids.iter(), HINTED_MAX));
-    let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
+    let (up, run) = (Launch::Up { team: None }, Launch::Run { team: None });
+    let hint = hint!["the next ", up, " or ", run, " reclaims them; or: ", release(&ids)];
     Some(warn("board", text, hint))
 }
 
-/// The command that releases these tasks, or the first of many.
-fn release_command(ids: &[TaskId]) -> String {
-    let numbers = ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ");
-    format!("`brigade tasks release {numbers} --force`")
+/// Releases these tasks, or the first of many.
+fn release(ids: &[TaskId]) -> OrderForm {
+    OrderForm::Release { tasks: ids.iter().take(HINTED_MAX).copied().collect(), force: true }
 }

@@ -100,7 +100,7 @@ async fn check(usage: &Usage) -> Vec<Finding> {
     }
     if usage.spec.base_url.is_some() && !usage.is_agreed {
         let text = format!("{server} is not contacted: you have not agreed to these settings yet");
-        return vec![warn("server", text, "read brigade.toml; at a terminal, `brigade run` asks")];
+        return vec![warn("server", text, super::agree())];
     }
     match service.catalog(&model).await {
         Ok(catalog) => {

@@ -6,7 +6,7 @@ use crate::domain::team::team_spec::ModelSpec;
 use crate::domain::text::suggestion::nearest_up_to;
 use crate::front::cli::doctor::not_listed;
 use crate::front::cli::error::{CliError, CliResult};
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{hint, line, shell_word};
 use crate::front::text::lines::{count, join_up_to, one_line};
 use crate::providers::catalog::{Catalog, ListedModel, WindowSource};
 use crate::providers::service::Service;
@@ -33,7 +33,7 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
     let Some((row, service)) = provider.row().and_then(|row| Some((row, row.service.as_ref()?))) else {
         if let Some(option) = model.map(|_| "--model").or(base_url.map(|_| "--base-url")) {
             let message = format!("cannot use {option}: the provider `{}` has no server", provider.name());
-            return Err(CliError::usage(message).hint("`brigade init --help` lists the providers"));
+            return Err(CliError::usage(message).hint(hint![line("init --help"), " lists the providers"]));
         }
         return Ok(Choice::default());
     };
@@ -59,7 +59,7 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
         // A key can be set later, an address is part of the file.
         Err(_) if base_url.is_none() && service.base_url.is_some() => {}
         Err(reason) => {
-            let hint = format!("`brigade init --provider {} --base-url URL`", provider.name());
+            let hint = line(format!("init --provider {} --base-url URL", provider.name()));
             return Err(CliError::usage(format!("cannot write the team: {reason}")).hint(hint));
         }
     }
@@ -69,7 +69,8 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
     if choice.model.name.is_empty() {
         let reason = choice.notes.first().cloned().unwrap_or("the server names no model".to_owned());
         let address = base_url.map(|url| format!(" --base-url {}", shell_word(url))).unwrap_or_default();
-        let hint = format!("name one: `brigade init --provider {}{address} --model NAME`", provider.name());
+        let command = format!("init --provider {}{address} --model NAME", provider.name());
+        let hint = hint!["name one: ", line(command)];
         return Err(CliError::usage(format!("cannot choose a model: {reason}")).hint(hint));
     }
     Ok(choice)

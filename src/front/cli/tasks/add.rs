@@ -11,6 +11,7 @@ use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
+use crate::front::text::commands::Hint;
 use crate::front::text::lead_status;
 use crate::front::text::lines::one_line;
 use crate::front::text::style::warning;
@@ -103,10 +104,10 @@ pub(in crate::front::cli) async fn answer(context: &Context, task: &Task) -> Cli
 }
 
 /// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
-pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<String> {
+pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Hint> {
     let StartObstacles { unclaimable, pause } = task::start_obstacles(&context.workspace, tasks).await;
     let note = |(task, reason): &(&Task, NoClaimant)| {
         warning(&one_line(&format!("{} {}: {}", task.id, task.subject, no_claimant_note(reason))))
     };
-    unclaimable.iter().map(note).chain(pause.as_ref().map(lead_status::pause)).collect()
+    unclaimable.iter().map(note).map(Hint::from).chain(pause.as_ref().map(lead_status::pause)).collect()
 }

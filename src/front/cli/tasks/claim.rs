@@ -1,5 +1,8 @@
 //! `brigade tasks claim`.
 
+use crate::api::OrderForm;
+use crate::api::Question;
+use crate::front::text::commands::{Hint, hint};
 use std::time::Duration;
 
 use crate::api::Order;
@@ -49,9 +52,12 @@ pub(in crate::front::cli) async fn answer(context: &Context, claim: ClaimOutcome
     let (task, name, lease) = match claim {
         ClaimOutcome::Claimed { task, name, lease_s } => (task, name, Duration::from_secs(lease_s)),
         ClaimOutcome::Nothing { name, is_any_pending } => {
-            let why = if is_any_pending { "; `brigade tasks` shows why each task waits" } else { "" };
             let nothing = context.output.answer(&(), String::new)?;
-            return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
+            let mut note = Hint::from(format!("no task is claimable for {name}"));
+            if is_any_pending {
+                note += hint!["; ", Question::Tasks, " shows why each task waits"];
+            }
+            return Ok(nothing.note(note));
         }
     };
     let view = task::board(workspace).await?;
@@ -71,12 +77,8 @@ pub(in crate::front::cli) async fn answer(context: &Context, claim: ClaimOutcome
     Ok(CommandAnswer { text: String::new(), ..answer }.note(claim_note(&task, &name, lease)))
 }
 
-fn claim_note(task: &Task, name: &Name, lease: Duration) -> String {
-    let (id, attempt) = (task.id.0, task.attempt);
-    format!(
-        "claimed {} {} for {}; then: `brigade tasks complete {id} --as {name} --attempt {attempt}` (or fail, release, renew)",
-        task.id,
-        one_line(&task.subject),
-        duration(lease)
-    )
+fn claim_note(task: &Task, name: &Name, lease: Duration) -> Hint {
+    let claimed = format!("claimed {} {} for {}; then: ", task.id, one_line(&task.subject), duration(lease));
+    let complete = OrderForm::Complete { task: task.id, by: name.to_string(), attempt: task.attempt };
+    hint![claimed, complete, " (or fail, release, renew)"]
 }

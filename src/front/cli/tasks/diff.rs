@@ -1,5 +1,6 @@
 //! `brigade tasks diff`.
 
+use crate::api::Question;
 use crate::api::task::{self, Changes};
 use crate::domain::task::TaskId;
 use crate::front::cli::approvals::{NO_CHANGE, with_summary};
@@ -50,6 +51,6 @@ impl Diff {
             let names = join_up_to(new_files.iter().map(|name| one_line(name)), NAMED_MAX);
             format!("{} not committed yet: {names}", count(new_files.len(), "new file"))
         });
-        Ok(page_answer(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))
+        Ok(page_answer(context, answer, Question::Diff { task: self.id }).notes(note))
     }
 }

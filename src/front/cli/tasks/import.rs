@@ -1,5 +1,7 @@
 //! `brigade tasks import`.
 
+use crate::api::OrderForm;
+use crate::front::text::commands::hint;
 use std::path::PathBuf;
 
 use super::add::waiting_notes;
@@ -52,7 +54,7 @@ fn import_text(context: &Context, import: &PlanImport) -> String {
     for task in &import.updated {
         let is_failed = task.status == TaskStatus::Failed;
         let retry = if is_failed {
-            context.hint(&format!(" (it failed: `brigade tasks retry {}`)", task.id.0))
+            context.hint(hint![" (it failed: ", OrderForm::Retry { tasks: vec![task.id] }, ")"])
         } else {
             String::new()
         };

@@ -1,5 +1,6 @@
 //! `brigade tasks` and `brigade tasks list`.
 
+use crate::api::OrderForm;
 use crate::api::task::{self, document, load_context};
 use crate::domain::task::claim_queue::is_claimable;
 use crate::domain::task::dependencies::is_blocked;
@@ -7,8 +8,9 @@ use crate::domain::task::{Task, TaskStatus};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::output::CommandAnswer;
+use crate::front::text::commands::hint;
 use crate::front::text::lines::count;
-use crate::front::text::style::{DIM, paint};
+use crate::front::text::style::DIM;
 use crate::front::text::tasks;
 use crate::ports::BoardView;
 
@@ -89,11 +91,11 @@ impl List {
             context.output.answer(&(), || text)?.notes(tasks::no_script_note(chosen.iter().copied(), &task_context))
         };
         let counts = match (view.tasks.len(), chosen.len()) {
-            (0, _) => "no tasks yet: `brigade tasks add SUBJECT`, or `brigade tasks import FILE`".to_owned(),
-            (all, 0) => format!("no task matches; the board has {}", count(all, "task")),
-            (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::counts_text(&view)),
-            _ => tasks::counts_text(&view),
+            (0, _) => hint!["no tasks yet: ", OrderForm::AddTask, ", or ", OrderForm::ImportPlan],
+            (all, 0) => format!("no task matches; the board has {}", count(all, "task")).into(),
+            (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::counts_text(&view)).into(),
+            _ => tasks::counts_text(&view).into(),
         };
-        Ok(answer.notes(tasks::invalid_file_warnings(&view)).note(paint(DIM, &counts)))
+        Ok(answer.notes(tasks::invalid_file_warnings(&view)).note(counts.painted(DIM)))
     }
 }

@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
+use crate::front::text::commands::line;
 
 pub(super) mod add;
 pub(super) mod change;
@@ -59,7 +60,7 @@ impl Tasks {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if self.command.is_some() && self.list.has_filter() {
             return Err(CliError::usage("cannot use `--status`, `--owner` or `--ready` before a subcommand")
-                .hint("`brigade tasks list --help`"));
+                .hint(line("tasks list --help")));
         }
         match self.command.unwrap_or(Command::List(self.list)) {
             Command::List(command) => command.run(context).await,

@@ -10,6 +10,7 @@ use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
+use crate::front::text::commands::{hint, line};
 
 /// Change a task's text, priority, dependencies or status
 ///
@@ -56,7 +57,7 @@ impl Update {
             ..self.options.edit()?
         };
         if edit == TaskEdit::default() {
-            let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
+            let hint = hint!["pass a change, such as: ", line(format!("tasks update {} --priority 5", id.0))];
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
         order::give(context, Order::EditTask { id, edit: Box::new(edit), by: self.by.into() }).await

@@ -6,10 +6,12 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
+use crate::api::{Next, OrderForm, Question};
 use crate::domain::log::event::GoalResult;
 use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::team::name::LEAD;
 use crate::domain::team::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
-use crate::front::text::command_form::CommandForm;
+use crate::front::text::commands::{Commands, Hint, hint};
 use crate::front::text::evidence::{caveat_sentences, ignored_file_sentences};
 use crate::front::text::lines::{count, duration, join_up_to, one_line, wrap};
 use crate::front::text::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
@@ -27,15 +29,17 @@ const NOTE_SHARE: usize = 4;
 const NOTE_LINES_MIN: usize = 3;
 
 /// The next step after a run that ended because of a wrong setting of a model.
-pub const SETTING_HINT: &str = "hint: `brigade doctor` checks servers and keys, and shows the names of models\n";
+pub fn setting_hint() -> Hint {
+    hint!["hint: ", Question::Doctor, " checks servers and keys, and shows the names of models\n"]
+}
 
 /// The workspace of the run.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkspaceView<'a> {
     /// The folder with the results; `None` if they go to the team branch.
     pub results: Option<&'a Path>,
-    /// The form of the commands in hints.
-    pub commands: &'a CommandForm,
+    /// The commands as they are typed.
+    pub commands: &'a Commands,
 }
 
 /// Returns the closing table and sentences.
@@ -44,13 +48,13 @@ pub fn render(outcome: &RunOutcome, workspace: &WorkspaceView<'_>, columns: usiz
     if !outcome.tasks.is_empty() {
         out.push_str(&task_table(outcome).render_table_or_list(columns));
         if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
-            out.push_str(&paint(DIM, &workspace.commands.render(&format!("and {more} more: `brigade tasks`"))));
+            out.push_str(&paint(DIM, &workspace.commands.text(&hint![format!("and {more} more: "), Question::Tasks])));
             out.push('\n');
         }
         out.push('\n');
     }
     for (style, sentence) in sentences(outcome, workspace.results, columns) {
-        let sentence = workspace.commands.render(&one_line(&sentence));
+        let sentence = one_line(&workspace.commands.text(&sentence));
         out.push_str(&paint(style, &wrap(&sentence, columns, 0)));
         out.push('\n');
     }
@@ -97,17 +101,18 @@ fn status_style(task: &TaskOutcome) -> Style {
 }
 
 /// Returns the sentences below the table, each with its style.
-fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(Style, String)> {
+fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(Style, Hint)> {
     let achievement = outcome.facts().achievement();
-    let mut sentences = vec![achievement_sentence(achievement, outcome)];
+    let (style, first) = achievement_sentence(achievement, outcome);
+    let mut sentences = vec![(style, Hint::from(first))];
     if let RunAchievement::UnplannedGoal(UnplannedGoal { answer: GoalAnswer::Question, .. }) = achievement {
-        let how = "The lead waits for your answer: `brigade send lead TEXT`, then launch the team again.";
-        sentences.push((WARN, how.to_owned()));
+        let send = OrderForm::Send { to: Some(LEAD.to_owned()) };
+        sentences.push((WARN, hint!["The lead waits for your answer: ", send, ", then launch the team again."]));
     }
     // If tasks failed or are left, a passed check of the goal is no success: its sentence comes last.
     let mut passed_check = None;
     if let Some(goal) = &outcome.goal {
-        let sentence = goal.sentence(outcome.task_counts);
+        let sentence = Hint::from(goal.sentence(outcome.task_counts));
         match goal.result(outcome.task_counts) {
             GoalResult::NotMet => sentences.push((BAD, sentence)),
             GoalResult::Met => sentences.push((GOOD, sentence)),
@@ -117,7 +122,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     if let Some(error) = &outcome.error
         && !matches!(achievement, RunAchievement::Nothing(_))
     {
-        sentences.push((BAD, error.clone()));
+        sentences.push((BAD, error.clone().into()));
     }
     sentences.extend(unfinished_sentences(outcome, columns));
     sentences.extend(caveat_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
@@ -127,7 +132,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     sentences.extend(outcome.pending.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if outcome.task_counts.total() > 0 {
         let place = results.map(|folder| format!("Results are in {}. ", folder.display())).unwrap_or_default();
-        sentences.push((DIM, format!("{place}Log: `brigade log`.")));
+        sentences.push((DIM, hint![place, "Log: ", Question::Log { task: None }, "."]));
     }
     sentences
 }
@@ -157,17 +162,21 @@ fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -
 }
 
 /// Returns a sentence that explains the exit code of a run with unverified work of its own agents.
-fn unverified_sentence(outcome: &RunOutcome) -> Option<String> {
-    let id = outcome.tasks.iter().find(|task| task.unverified)?.id.0;
+fn unverified_sentence(outcome: &RunOutcome) -> Option<Hint> {
+    let task = outcome.tasks.iter().find(|task| task.unverified)?.id;
     (outcome.unverified_now > 0).then(|| {
-        format!(
-            "No report and no verify command shows this work, so the exit code is 1. `brigade tasks show {id}` shows the result, `brigade tasks reopen {id}` has it done again. A `verify` command lets Brigade decide."
-        )
+        hint![
+            "No report and no verify command shows this work, so the exit code is 1. ",
+            Question::Task { task },
+            " shows the result, ",
+            OrderForm::Reopen { tasks: vec![task] },
+            " has it done again. A `verify` command lets Brigade decide."
+        ]
     })
 }
 
 /// Returns a sentence with the next command for the tasks of each unfinished status, and the reasons of failed tasks.
-fn unfinished_sentences(outcome: &RunOutcome, columns: usize) -> Vec<(Style, String)> {
+fn unfinished_sentences(outcome: &RunOutcome, columns: usize) -> Vec<(Style, Hint)> {
     let mut sentences = Vec::new();
     for (status, label, purpose, style) in [
         (OutcomeStatus::Own(TaskStatus::Failed), "failed", "to try again", BAD),
@@ -178,23 +187,19 @@ fn unfinished_sentences(outcome: &RunOutcome, columns: usize) -> Vec<(Style, Str
         let ids: Vec<TaskId> = outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect();
         let Some(first) = ids.first() else { continue };
         let is_failed = status == OutcomeStatus::Own(TaskStatus::Failed);
-        let command = if is_failed {
-            format!("`brigade tasks retry {}`", id_arguments(&ids))
+        let step: Next = if is_failed {
+            OrderForm::Retry { tasks: ids.iter().take(HINTED_MAX).copied().collect() }.into()
         } else {
-            format!("`brigade why {}`", first.0)
+            Question::Why { task: Some(*first) }.into()
         };
         let named = join_up_to(ids.iter(), HINTED_MAX);
-        sentences.push((style, format!("{} {label}: {named}; {command} {purpose}.", ids.len())));
+        let tasks = format!("{} {label}: {named}; ", ids.len());
+        sentences.push((style, hint![tasks, step, format!(" {purpose}.")]));
         if is_failed {
-            sentences.extend(cut_failure_reasons(outcome, columns).map(|reason| (PLAIN, reason)));
+            sentences.extend(cut_failure_reasons(outcome, columns).map(|reason| (PLAIN, reason.into())));
         }
     }
     sentences
-}
-
-/// Returns the numbers of the first tasks, as arguments of a command.
-fn id_arguments(ids: &[TaskId]) -> String {
-    ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the reasons of failed tasks that the table cuts.

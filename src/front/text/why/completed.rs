@@ -2,39 +2,38 @@
 
 use super::{Sentence, hinted};
 use crate::api::why::CompletionFact;
+use crate::api::{OrderForm, Question};
 use crate::domain::git::dropped_lines::short_commit;
 use crate::domain::git::ignored_files::{FileList, FileSize, NAMED_MAX};
 use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::front::text::approvals::verify_line;
-use crate::front::text::command_form::shell_word;
+use crate::front::text::commands::{hint, shell_word};
 use crate::front::text::evidence::caveat_sentence;
 use crate::front::text::lines::{ago, one_line};
 
 pub(super) fn fact_sentence(id: TaskId, fact: &CompletionFact, now: UnixMs) -> Sentence {
-    let id = id.0;
+    let reopen = || OrderForm::Reopen { tasks: vec![id] };
     match fact {
         CompletionFact::Completed { by, at, attempt } => {
             let by = by.as_deref().map(|owner| format!(" by {}", one_line(owner))).unwrap_or_default();
             let at = at.map(|at| format!(", {}", ago(at, now))).unwrap_or_default();
             let attempt = if *attempt > 1 { format!(", in attempt {attempt}") } else { String::new() };
-            let hint = format!("to have it done again: `brigade tasks reopen {id}`");
-            hinted(format!("It is completed{by}{at}{attempt}."), hint)
+            hinted(format!("It is completed{by}{at}{attempt}."), hint!["to have it done again: ", reopen()])
         }
         CompletionFact::Result { summary } => {
-            hinted(format!("Result: {}", one_line(summary)), format!("in full: `brigade tasks show {id}`"))
+            hinted(format!("Result: {}", one_line(summary)), hint!["in full: ", Question::Task { task: id }])
         }
         CompletionFact::Evidence { evidence } => (format!("Evidence: {}", one_line(evidence)), None),
         CompletionFact::Caveat { caveat } => {
-            let hint = format!("look at the work, or have it done again: `brigade tasks reopen {id}`");
-            hinted(caveat_sentence(*caveat), hint)
+            hinted(caveat_sentence(*caveat), hint!["look at the work, or have it done again: ", reopen()])
         }
         CompletionFact::Verify { run } => (format!("The {}.", verify_line(run)), None),
         CompletionFact::Reviewed { by } => (format!("Approved by {}.", one_line(by)), None),
         CompletionFact::Commit { commit } => {
             let short = one_line(short_commit(commit));
-            hinted(format!("The work is in commit {short}."), format!("to see it: `brigade tasks diff {id}`"))
+            hinted(format!("The work is in commit {short}."), hint!["to see it: ", Question::Diff { task: id }])
         }
         CompletionFact::MovedFiles { files } => {
             (format!("Files that git ignores were moved into the workspace: {files}."), None)
@@ -56,11 +55,11 @@ fn left_files(left: &FileList, folder: &str, is_removed: bool) -> Sentence {
     }
     let path = |file: &FileSize| shell_word(&format!("{folder}/{}", one_line(file.path.trim_end_matches('/'))));
     let named: Vec<String> = left.entries.iter().take(NAMED_MAX).map(path).collect();
-    let hint = format!(
-        "to take them: `cp -rn {} .`\nto see if there is other work too: `brigade clean`\nto drop them: `rm -rf {}`",
-        named.join(" "),
-        shell_word(folder)
-    );
+    let hint = hint![
+        format!("to take them: `cp -rn {} .`\nto see if there is other work too: ", named.join(" ")),
+        Question::Leftovers,
+        format!("\nto drop them: `rm -rf {}`", shell_word(folder))
+    ];
     hinted(format!("Files that git ignores were left in {folder}: {left}."), hint)
 }
 
@@ -80,6 +79,7 @@ mod tests {
     use crate::domain::git::ignored_files::{IgnoredFiles, NotMovedFile};
     use crate::domain::task::verify_run::VerifyRun;
     use crate::domain::task::{Task, TaskResult, TaskStatus};
+    use crate::front::text::commands::Commands;
     use crate::front::text::why::{ReasonText, render};
     use crate::ports::BoardView;
 
@@ -98,7 +98,7 @@ mod tests {
         let view = BoardView { tasks: [(task.id, Arc::new(task))].into(), ..BoardView::default() };
         let reasons = |is_worktree_removed| -> Vec<ReasonText> {
             let context = TaskContext { is_worktree_removed, ..TaskContext::of(&view, UnixMs(0)) };
-            render(TaskId(1), &explain(TaskId(1), &context), context.now)
+            render(TaskId(1), &explain(TaskId(1), &context), context.now, &Commands::default())
         };
         let [_, left, not_moved] = &reasons(false)[..] else { panic!() };
         let hint = left.hint.as_deref().unwrap();
@@ -125,7 +125,7 @@ mod tests {
             dropped: vec!["the old list was \u{1b}[2Jwrong".into()],
             ..TaskContext::of(&view, UnixMs(65_000))
         };
-        let reasons = render(TaskId(1), &explain(TaskId(1), &context), context.now);
+        let reasons = render(TaskId(1), &explain(TaskId(1), &context), context.now, &Commands::default());
         let hint = reasons.iter().find(|reason| reason.kind == "commit").and_then(|reason| reason.hint.as_deref());
         // The commit is a merge, of which `git show` shows nothing.
         assert_eq!(hint, Some("to see it: `brigade tasks diff 1`"));

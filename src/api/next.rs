@@ -1,0 +1,246 @@
+//! The next steps of a person, as data. A front end writes them as its reader types or clicks them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::question::Question;
+use crate::domain::task::TaskId;
+use crate::domain::team::approval::RequestKind;
+use crate::domain::team::state::Mode;
+
+/// A next step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Next {
+    /// A question to ask.
+    Question(Question),
+    /// An order to give.
+    Order(OrderForm),
+    /// A program of Brigade to start.
+    Launch(Launch),
+    /// A step outside of Brigade, such as the repair of a file.
+    Outside {
+        /// The step, for a person.
+        outside: String,
+    },
+}
+
+/// An order as a form: arguments that only the person can choose, such as a text, are open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum OrderForm {
+    /// Adds a task. Its subject is open.
+    AddTask,
+    /// Imports the tasks of a plan. Its file is open.
+    ImportPlan,
+    /// Claims a task.
+    Claim {
+        /// The task; `None` for the first that is claimable.
+        #[schemars(with = "Option<u64>")]
+        task: Option<TaskId>,
+        /// The name of the agent; `None` if it is open.
+        by: Option<String>,
+    },
+    /// Releases tasks.
+    Release {
+        /// The tasks.
+        #[schemars(with = "Vec<u64>")]
+        tasks: Vec<TaskId>,
+        /// True to override their holders.
+        force: bool,
+    },
+    /// Completes a claimed task.
+    Complete {
+        /// The task.
+        #[schemars(with = "u64")]
+        task: TaskId,
+        /// The name of its holder.
+        by: String,
+        /// The attempt of the claim.
+        attempt: u32,
+    },
+    /// Ends an attempt as failed. Its reason is open.
+    Fail {
+        /// The task.
+        #[schemars(with = "u64")]
+        task: TaskId,
+    },
+    /// Gives failed tasks new attempts.
+    Retry {
+        /// The tasks.
+        #[schemars(with = "Vec<u64>")]
+        tasks: Vec<TaskId>,
+    },
+    /// Has completed tasks done again.
+    Reopen {
+        /// The tasks.
+        #[schemars(with = "Vec<u64>")]
+        tasks: Vec<TaskId>,
+    },
+    /// Deletes tasks.
+    Delete {
+        /// The tasks.
+        #[schemars(with = "Vec<u64>")]
+        tasks: Vec<TaskId>,
+    },
+    /// Changes a task.
+    Update {
+        /// The task.
+        #[schemars(with = "u64")]
+        task: TaskId,
+        /// The change; `None` if it is open.
+        change: Option<TaskChange>,
+    },
+    /// Sends a message. Its text is open.
+    Send {
+        /// The recipient; `None` if it is open.
+        to: Option<String>,
+    },
+    /// Marks the unread mail of the person as read.
+    TakeMail,
+    /// Approves a request.
+    Approve {
+        /// Its kind.
+        #[schemars(with = "String")]
+        kind: RequestKind,
+        /// Its id.
+        id: String,
+        /// The digest of a call that does not fit on one line.
+        digest: Digest,
+    },
+    /// Rejects a request.
+    Reject {
+        /// Its kind.
+        #[schemars(with = "String")]
+        kind: RequestKind,
+        /// Its id.
+        id: String,
+        /// True if a feedback is expected, which is open.
+        with_feedback: bool,
+    },
+    /// Sets the desired state of the team.
+    SetMode {
+        /// The state.
+        #[schemars(with = "String")]
+        mode: Mode,
+    },
+    /// Stops the team.
+    Stop {
+        /// True to end the running turns.
+        now: bool,
+    },
+    /// Takes the work of the team branch over.
+    Merge,
+    /// Records that the person's branch has the work of a team already, in another form.
+    MergeTaken {
+        /// The team.
+        team: String,
+    },
+    /// Resets the counters of usage.
+    ResetCost,
+}
+
+/// The digest that an approval names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Digest {
+    /// The approval needs none.
+    NotNeeded,
+    /// This one, which was shown.
+    Shown(String),
+    /// The person must read the whole call first, which names it.
+    Open,
+}
+
+/// A change of one property of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskChange {
+    /// Another description, which is open.
+    Description,
+    /// Another verify command, which is open.
+    Verify,
+    /// Another cap of tokens.
+    TokensMax(u64),
+    /// Any teammate may claim it.
+    AnyOwner,
+    /// It requires no capability.
+    NoRequirement,
+    /// It does not wait for this task.
+    NotAfter(#[schemars(with = "u64")] TaskId),
+}
+
+/// A program of Brigade that a person starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "launch", rename_all = "snake_case")]
+pub enum Launch {
+    /// A team for one session.
+    Run {
+        /// The team; `None` for the only one.
+        team: Option<String>,
+    },
+    /// A team that follows the desired state.
+    Up {
+        /// The team; `None` for the only one.
+        team: Option<String>,
+    },
+    /// The first files of a team.
+    Init,
+    /// The board for an agent of another program. Its name is open.
+    Mcp,
+}
+
+impl From<Question> for Next {
+    fn from(question: Question) -> Self {
+        Self::Question(question)
+    }
+}
+
+impl From<OrderForm> for Next {
+    fn from(order: OrderForm) -> Self {
+        Self::Order(order)
+    }
+}
+
+impl From<Launch> for Next {
+    fn from(launch: Launch) -> Self {
+        Self::Launch(launch)
+    }
+}
+
+/// A step outside of Brigade.
+impl From<String> for Next {
+    fn from(outside: String) -> Self {
+        Self::Outside { outside }
+    }
+}
+
+/// A step outside of Brigade.
+impl From<&str> for Next {
+    fn from(outside: &str) -> Self {
+        outside.to_owned().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_step_survives_json() {
+        for (next, json) in [
+            (Next::from(Question::Why { task: Some(TaskId(3)) }), r#"{"question":"why","task":3}"#),
+            (Question::Team.into(), r#"{"question":"team"}"#),
+            (OrderForm::Retry { tasks: vec![TaskId(3)] }.into(), r#"{"order":"retry","tasks":[3]}"#),
+            (
+                OrderForm::Update { task: TaskId(3), change: Some(TaskChange::NotAfter(TaskId(4))) }.into(),
+                r#"{"order":"update","task":3,"change":{"not_after":4}}"#,
+            ),
+            (Launch::Run { team: None }.into(), r#"{"launch":"run","team":null}"#),
+            ("install git".into(), r#"{"outside":"install git"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&next).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Next>(json).unwrap(), next);
+        }
+    }
+}
