@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::question::Question;
+use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::task::TaskId;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::state::Mode;
@@ -188,6 +189,27 @@ pub enum Launch {
     Init,
     /// The board for an agent of another program. Its name is open.
     Mcp,
+}
+
+impl Next {
+    /// The next steps after git refused something.
+    pub fn of_remedy(remedy: &Remedy) -> Vec<Self> {
+        let step = |step: &RemedyStep| -> Vec<Self> {
+            match step {
+                RemedyStep::Outside(step) => vec![step.as_str().into()],
+                RemedyStep::Launch(team) => {
+                    vec!["a launch creates it from your branch".into(), Launch::Run { team: Some(team.clone()) }.into()]
+                }
+                RemedyStep::TakeOver => vec![OrderForm::Merge.into()],
+                RemedyStep::RecordTaken(team) => vec![OrderForm::MergeTaken { team: team.clone() }.into()],
+                RemedyStep::Reopen(tasks) => vec![
+                    "the commits of some do not exist any more".into(),
+                    OrderForm::Reopen { tasks: tasks.clone() }.into(),
+                ],
+            }
+        };
+        remedy.0.iter().flat_map(step).collect()
+    }
 }
 
 impl From<Question> for Next {

@@ -132,7 +132,9 @@ impl From<InvalidName> for Refusal {
 impl From<RepositoryError> for Refusal {
     fn from(error: RepositoryError) -> Self {
         match error {
-            RepositoryError::Unusable { reason, hint } => Self::refused(reason).steps(hint.map(Next::from)),
+            RepositoryError::Unusable { reason, hint } => {
+                Self::refused(reason).steps(hint.iter().flat_map(Next::of_remedy))
+            }
             RepositoryError::NoGit(reason) => {
                 Self::refused(reason).next("install a current git, or remove isolation from the config")
             }

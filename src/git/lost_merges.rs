@@ -9,6 +9,7 @@ use super::set_aside::{listed_as_taken, taken_refs};
 use super::take_over::TeamBranchProblem;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::git::worktree_name::team_folder;
 use crate::ports::{RecordedMerge, RepositoryError};
 
@@ -117,8 +118,8 @@ fn hint(
     tip: Option<&str>,
     lost: &[String],
     gone: &[&RecordedMerge],
-) -> Result<String, RepositoryError> {
-    let mut hints = Vec::new();
+) -> Result<Remedy, RepositoryError> {
+    let mut steps = Vec::new();
     if let Some(first) = lost.first() {
         let names: Vec<&str> = lost.iter().map(|tip| short_commit(tip)).collect();
         let name = short_commit(first);
@@ -129,14 +130,10 @@ fn hint(
             }
             Some(_) => format!("`git -C {} merge {}` and the next launch add them", team_folder(team), names.join(" ")),
         };
-        hints.push(format!(
-            "{command}. If your branch has them already, in another form: `brigade merge --taken {team}`"
-        ));
+        steps.extend([RemedyStep::Outside(command), RemedyStep::RecordTaken(team.to_owned())]);
     }
     if !gone.is_empty() {
-        let ids: Vec<String> = gone.iter().map(|merge| merge.task.0.to_string()).collect();
-        let ids = ids.join(" ");
-        hints.push(format!("the commits of some do not exist any more: `brigade tasks reopen {ids}`"));
+        steps.push(RemedyStep::Reopen(gone.iter().map(|merge| merge.task).collect()));
     }
-    Ok(hints.join("; "))
+    Ok(Remedy(steps))
 }

@@ -7,20 +7,21 @@ use super::commits::list_files;
 use super::lost_merges::LostMerges;
 use super::take_over::TeamBranchProblem;
 use crate::domain::git::branch_name::BranchName;
+use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::git::worktree_name::team_branch;
 use crate::ports::RepositoryError;
 
 /// The reason why a branch is not merged into that of the person's checkout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MergeRefusal {
-    #[error("another `brigade merge` runs in this checkout")]
+    #[error("another merge of a team runs in this checkout")]
     Running,
     #[error("there is no such branch")]
-    NoBranch { hint: String },
+    NoBranch { hint: Remedy },
     #[error("there is no such branch. Your branch has its work already, in another form")]
-    BranchTaken { hint: String },
+    BranchTaken { hint: Remedy },
     #[error("there is no such branch, and {merges}")]
-    BranchLost { merges: String, hint: String },
+    BranchLost { merges: String, hint: Remedy },
     #[error("your branch `{0}` has no commit")]
     Unborn(String),
     #[error("a git {0} is unfinished in your checkout")]
@@ -72,9 +73,9 @@ impl MergeRefusal {
     pub(super) fn of_missing_branch(lost: LostMerges, branch: &BranchName, team: &str) -> Self {
         // A launch creates only the team's own branch.
         let hint = if *branch == team_branch(team) {
-            "`brigade run` creates it from your branch".to_owned()
+            Remedy(vec![RemedyStep::Launch(team.to_owned())])
         } else {
-            format!("`git branch {branch}` creates it from yours, or remove merge_into")
+            format!("`git branch {branch}` creates it from yours, or remove merge_into").into()
         };
         match lost.problem {
             Some(TeamBranchProblem { reason: merges, hint }) => Self::BranchLost { merges, hint },
@@ -99,17 +100,20 @@ impl MergeRefusal {
     }
 
     /// The next step. `branch` is its name in commands.
-    fn hint(&self, branch: &str, team: &str) -> String {
-        match self {
-            Self::Running => "wait until it has ended, then `brigade merge` again".to_owned(),
-            Self::NoBranch { hint } | Self::BranchTaken { hint } | Self::BranchLost { hint, .. } => hint.clone(),
+    fn hint(&self, branch: &str, team: &str) -> Remedy {
+        let words = match self {
+            Self::Running => "wait until it has ended, then try again".to_owned(),
+            Self::NoBranch { hint } | Self::BranchTaken { hint } | Self::BranchLost { hint, .. } => {
+                return hint.clone();
+            }
             Self::Unborn(_) | Self::DetachedHead | Self::CheckedOutHere => "`git switch BRANCH`".to_owned(),
             Self::Unfinished(operation) => format!("`git {operation} --continue`, or `git {operation} --abort`"),
             Self::Bisecting => "`git bisect reset`".to_owned(),
-            Self::Conflict { .. } => format!(
-                "`git merge {branch}`, resolve the conflicts, and commit. If your branch has this work already, in another form: `brigade merge --taken {team}`"
-            ),
-            Self::NothingOfPerson(_) => "`brigade merge` takes it over".to_owned(),
+            Self::Conflict { .. } => {
+                let merge = format!("`git merge {branch}`, resolve the conflicts, and commit");
+                return Remedy(vec![RemedyStep::Outside(merge), RemedyStep::RecordTaken(team.to_owned())]);
+            }
+            Self::NothingOfPerson(_) => return Remedy(vec![RemedyStep::TakeOver]),
             Self::WorkInTeamWorktree { folder, .. } => {
                 format!("`git -C {folder} status` shows it. Commit it on a branch of yours, or undo it, then try again")
             }
@@ -122,25 +126,26 @@ impl MergeRefusal {
                 format!("wait until it has ended. If no git runs, `rm {}`", lock.display())
             }
             Self::UnmergedIndex(_) => {
-                "resolve them and `git add` the files, or `git restore --staged --worktree FILE` undoes them. Then `brigade merge` again".to_owned()
+                "resolve them and `git add` the files, or `git restore --staged --worktree FILE` undoes them. Then try again".to_owned()
             }
             Self::UnreadableIndex { index, .. } => {
                 let index = index.display();
                 format!("if the file is damaged: `rm {index} && git reset` makes a new one, and keeps your files")
             }
-            Self::FilesInTheWay(_) => "move the files, then `brigade merge` again".to_owned(),
-            Self::UncommittedChanges(_) => "commit or `git stash` them, then `brigade merge` again".to_owned(),
-            Self::Overwrites(_) => "commit, `git stash` or move the files, then `brigade merge` again".to_owned(),
+            Self::FilesInTheWay(_) => "move the files, then try again".to_owned(),
+            Self::UncommittedChanges(_) => "commit or `git stash` them, then try again".to_owned(),
+            Self::Overwrites(_) => "commit, `git stash` or move the files, then try again".to_owned(),
             Self::NotWritten(_) => {
-                "nothing was changed. Correct that, then `brigade merge` again".to_owned()
+                "nothing was changed. Correct that, then try again".to_owned()
             }
             Self::Git(_) => format!("`git merge {branch}` shows what git reports"),
             Self::Moved => {
-                "`git status` shows the files of this merge. Undo them, then `brigade merge` again".to_owned()
+                "`git status` shows the files of this merge. Undo them, then try again".to_owned()
             }
             Self::Unsettled(_) => {
-                "correct that, then `brigade merge` again, which finishes or undoes it".to_owned()
+                "correct that, then try again, which finishes or undoes it".to_owned()
             }
-        }
+        };
+        words.into()
     }
 }

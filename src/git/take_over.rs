@@ -17,6 +17,7 @@ use super::team_branch::{TeamBranch, check_person_branch, checked_target, resolv
 use super::{DriverOptions, GitRepository};
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::remedy::Remedy;
 use crate::domain::git::worktree_name::{team_branch, team_folder};
 use crate::domain::log::event::Notice;
 use crate::domain::task::TaskId;
@@ -43,7 +44,7 @@ pub struct TeamBranchProblem {
     /// The reason.
     pub reason: String,
     /// The next step, with the command to run.
-    pub hint: String,
+    pub hint: Remedy,
 }
 
 /// The result of a merge into the person's branch.
@@ -280,16 +281,16 @@ fn worktree_problem(
     if recorded_base(&at.work_tree).as_ref() != Some(&head) && !at.is_ancestor(&head, &target)? {
         return Ok(Some(TeamBranchProblem {
             reason: format!("the commit {} in {folder} is not on {branch}", short_commit(&head)),
-            hint: format!("the next launch merges it into {branch}"),
+            hint: format!("the next launch merges it into {branch}").into(),
         }));
     }
     if head == target {
         return Ok(None);
     }
     let hint = if at.changes(&[])?.out.is_empty() {
-        "the next launch updates them".to_owned()
+        "the next launch updates them".into()
     } else {
-        format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again")
+        format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again").into()
     };
     let reason = format!("{folder} has the files of {}, not those of {branch}", short_commit(&head));
     Ok(Some(TeamBranchProblem { reason, hint }))

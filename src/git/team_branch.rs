@@ -15,6 +15,7 @@ use super::places::POINTER_FILE;
 use super::take_over::TeamBranchProblem;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
+use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::git::worktree_name::{
     TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, WorktreeName, team_branch, team_folder,
 };
@@ -59,7 +60,7 @@ pub(super) fn checked_target(
         merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
     {
         let hint = match merge_into {
-            Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)),
+            Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)).into(),
             None => hint,
         };
         return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
@@ -129,13 +130,13 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName, team_worktree
         if is_being_rebased(&git_dir, &name) {
             return Some(TeamBranchProblem {
                 reason: format!("a rebase of {target} is unfinished in {}", place.display()),
-                hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
+                hint: "`git rebase --continue` there, or `git rebase --abort`".into(),
             });
         }
         if is_on_branch(&git_dir, target) && !is_same_folder(&place, team_worktree) {
             return Some(TeamBranchProblem {
                 reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
-                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
+                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()).into(),
             });
         }
     }
@@ -239,11 +240,11 @@ pub(super) struct PersonCommit<'a> {
 }
 
 /// The next step of a person whose branch conflicts with the team branch.
-pub(super) fn resolve_hint(main: &RepoPath, team: &str) -> Result<String, RepositoryError> {
+pub(super) fn resolve_hint(main: &RepoPath, team: &str) -> Result<Remedy, RepositoryError> {
     let branch = main.name_in_commands(&team_branch(team))?;
-    Ok(format!(
-        "`git merge {branch}` in your checkout, resolve the conflicts, commit, and launch the team again. If your branch has this work already, in another form: `brigade merge --taken {team}`"
-    ))
+    let merge =
+        format!("`git merge {branch}` in your checkout, resolve the conflicts, commit, and launch the team again");
+    Ok(Remedy(vec![RemedyStep::Outside(merge), RemedyStep::RecordTaken(team.to_owned())]))
 }
 
 /// The result of merging the person's commit.
@@ -406,16 +407,18 @@ impl TeamBranch {
 
     /// The next step after a conflict. A conflict with the person's branch is resolved in the person's checkout, one with a commit in the
     /// team worktree there.
-    fn conflict_hint(&self, onto: &str, commit: &PersonCommit<'_>) -> Result<String, RepositoryError> {
+    fn conflict_hint(&self, onto: &str, commit: &PersonCommit<'_>) -> Result<Remedy, RepositoryError> {
         let folder = self.team_worktree().name;
         let is_merging = self.find_team_worktree().is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         if is_merging {
             Ok(format!(
                 "a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`, then launch the team again"
-            ))
+            )
+            .into())
         } else if commit.is_in_team_worktree {
             let other = short_commit(onto);
-            Ok(format!("`git -C {folder} merge {other}`, resolve and commit it there, then launch the team again"))
+            Ok(format!("`git -C {folder} merge {other}`, resolve and commit it there, then launch the team again")
+                .into())
         } else {
             resolve_hint(&self.main, &self.team)
         }

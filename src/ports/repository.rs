@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use crate::domain::agent::access::PathRule;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::ignored_files::IgnoredFiles;
+use crate::domain::git::remedy::Remedy;
 use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::git::worktree_state::WorktreeReport;
 use crate::domain::log::event::Notice;
@@ -27,7 +28,7 @@ pub enum RepositoryError {
         /// The reason.
         reason: String,
         /// The next step, with the command to run.
-        hint: Option<String>,
+        hint: Option<Remedy>,
     },
     /// The disk is full or its quota is used up.
     #[error("cannot {action}: {reason}")]
@@ -54,7 +55,7 @@ impl RepositoryError {
     }
 
     /// The workspace cannot be used with worktrees until the person follows the hint.
-    pub fn unusable_until(reason: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn unusable_until(reason: impl Into<String>, hint: impl Into<Remedy>) -> Self {
         Self::Unusable { reason: reason.into(), hint: Some(hint.into()) }
     }
 

@@ -560,7 +560,7 @@ async fn moved_team_branch_names_the_next_step() {
     let repo = merged().await;
     let hints = || {
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
-        status.problems.into_iter().map(|problem| problem.hint).collect::<Vec<_>>()
+        status.problems.into_iter().map(|problem| problem.hint.to_string()).collect::<Vec<_>>()
     };
     repo.git(&["update-ref", "refs/heads/brigade/crew", "main"]);
     assert_eq!(hints(), ["the next launch updates them"]);
@@ -568,5 +568,5 @@ async fn moved_team_branch_names_the_next_step() {
     assert!(hints()[0].contains("status` shows changes"), "{:?}", hints());
     fs::remove_file(repo.team_worktree().join("mine.txt")).unwrap();
     repo.launch().await;
-    assert_eq!(hints(), [""; 0]);
+    assert_eq!(hints(), [String::new(); 0]);
 }

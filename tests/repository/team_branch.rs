@@ -623,5 +623,5 @@ async fn merges_missing_on_team_branch_are_reported() {
     let gone = [RecordedMerge { task: TaskId(7), commit: "7".repeat(40) }];
     let problems = GitRepository::team_branch_status(repo.path(), "crew", None, &gone).unwrap().problems;
     assert!(problems[0].reason.ends_with("#7 (777777777777)"), "{problems:?}");
-    assert!(problems[0].hint.ends_with("do not exist any more: `brigade tasks reopen 7`"), "{problems:?}");
+    assert!(problems[0].hint.to_string().ends_with("do not exist any more: `brigade tasks reopen 7`"), "{problems:?}");
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, reason = "test helpers may panic")]
 
 mod bounds;
+mod commands;
 mod documents;
 mod forms;
 mod generated;
@@ -15,7 +16,6 @@ mod paths;
 mod programs;
 mod prose;
 mod source;
-mod spans;
 mod tables;
 
 use std::path::{Path, PathBuf};

@@ -247,9 +247,10 @@ fn missing_drivers(team: &str, branch: &TeamBranch) -> Vec<Finding> {
 
 fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Vec<Finding> {
     match branch.check_launch().and_then(|()| branch.status(view)) {
-        Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => {
-            problems.into_iter().map(|problem| warn("isolation", problem.reason, problem.hint)).collect()
-        }
+        Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => problems
+            .into_iter()
+            .map(|problem| warn("isolation", problem.reason, Hint::of_remedy(&problem.hint)))
+            .collect(),
         Ok(status) => {
             let next = team_branch(&status).map(|text| format!("; {text}")).unwrap_or_default();
             let text = format!("team {team}: a worktree for each task, merged into {}{next}", status.branch);

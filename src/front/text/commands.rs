@@ -6,6 +6,7 @@ use anstyle::Style;
 
 use crate::api::next::{Digest, Launch, Next, OrderForm, TaskChange};
 use crate::api::question::Question;
+use crate::domain::git::remedy::Remedy;
 use crate::domain::task::TaskId;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::state::Mode;
@@ -273,6 +274,11 @@ impl Hint {
             last = step;
         }
         Some(hint)
+    }
+
+    /// The next steps after git refused something.
+    pub fn of_remedy(remedy: &Remedy) -> Self {
+        Self::of_steps(&Next::of_remedy(remedy)).unwrap_or_default()
     }
 
     /// The steps that its commands are.

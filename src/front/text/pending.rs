@@ -84,6 +84,7 @@ pub fn team_branch(status: &TeamBranchStatus) -> Option<Hint> {
         let (branch, name) = (one_line(branch.short()), shell_word(name_in_commands));
         hint![format!("{commits} on {branch} to take over: `git merge {name}`, or "), OrderForm::Merge]
     });
-    let problems = problems.iter().map(|problem| hint!["Note: ", problem.reason.as_str(), ". ", problem.hint.clone()]);
+    let problems =
+        problems.iter().map(|problem| hint!["Note: ", problem.reason.as_str(), ". ", Hint::of_remedy(&problem.hint)]);
     take_over.into_iter().chain(problems).reduce(|all, problem| hint![all, ". ", problem])
 }
