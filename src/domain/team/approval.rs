@@ -162,12 +162,8 @@ impl Request {
     /// Returns the plan or the call on one line. A cut text ends with the command that shows all of it.
     pub fn line(&self) -> String {
         let RequestLine { text, hidden } = RequestLine::of(&self.plan);
-        match hidden {
-            None => text,
-            Some(hidden) => {
-                format!("{text} … {hidden}: `brigade {} show {}`", self.kind.noun(), one_line(&self.id))
-            }
-        }
+        let Some(hidden) = hidden else { return text };
+        format!("{text} … {hidden}: `brigade {} show {}`", self.kind.noun(), one_line(&self.id))
     }
 
     /// Returns the digest of the member and its call. Another text or another argument changes it.

@@ -212,7 +212,7 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     let now = context.workspace.now();
     let columns = context.output.columns;
     let views: Vec<RequestView<'_>> = open.iter().copied().map(RequestView::of).collect();
-    let answer = context.output.answer(&views, || approvals::list(&open, now, columns))?;
+    let answer = context.output.answer(&views, || approvals::list(&open, now, columns, &context.commands()))?;
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {} waits for an answer", kind.noun())),
         [first, ..] => answer.notes(how_to_answer(first, None)),

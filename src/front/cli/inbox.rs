@@ -132,8 +132,8 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
         }
         // The text of a call has its own format.
         None if kind == Some(RequestKind::Permission) => {
-            let line = stored.map_or_else(|| one_line(&message.content), Request::line);
-            out += &indented(&line, columns, INDENT);
+            let line = stored.map_or_else(|| one_line(&message.content).into(), approvals::line);
+            out += &indented(&context.hint(line), columns, INDENT);
         }
         None => {
             let text = message.plan.as_deref().unwrap_or(&message.content);

@@ -7,7 +7,7 @@ use crate::api::{OrderForm, Question as ApiQuestion};
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::message::Message;
 use crate::domain::team::pending_questions::{Question, Questions};
-use crate::front::text::approvals::how_to_answer;
+use crate::front::text::approvals::{how_to_answer, line};
 use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lines::{first_line, one_line, width};
 use crate::service::pending::PendingForPerson;
@@ -133,7 +133,7 @@ fn items_to_answer(waiting: &PendingForPerson) -> impl Iterator<Item = (String, 
         let how = how_to_answer(request);
         let head = format!("{} asks for your answer to {noun} {}", one_line(&request.from), one_line(&request.id));
         let line = match request.kind {
-            RequestKind::Permission => hint![format!("{head}: {} (", request.line()), how, ")"],
+            RequestKind::Permission => hint![head, ": ", line(request), " (", how, ")"],
             _ => hint![head, ": ", how],
         };
         (format!("{noun} {}", request.id), Reminder::line(line))

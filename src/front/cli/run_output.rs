@@ -423,6 +423,7 @@ impl RunOutput {
             usage: usage.into(),
             ..self.summary.outcome(&self.team, view).with_pending(pending)
         };
+        let outcome = summary::RunOutcome { next: summary::next_steps(&outcome), ..outcome };
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {
             OutputFormat::Text => {

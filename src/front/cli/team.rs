@@ -22,8 +22,6 @@ use crate::ports::{BoardView, LeadObstacle};
 /// The most tasks that the note about a killed team names.
 const NAMED_MAX: usize = 5;
 
-/// The note about a `brigade run` that was stopped before the end of its session.
-
 /// Show the team: its state, its members and their work
 #[derive(Debug, clap::Args)]
 pub struct Team {

@@ -179,7 +179,8 @@ impl JobContext {
             self.screen.note(&cut(&text, columns()));
         }
         let requests: Vec<&Request> = waiting.approvals_for_person().collect();
-        let list = approvals::list(&requests, self.context.workspace.now(), columns());
+        let commands = self.context.in_repl(&self.screen).commands();
+        let list = approvals::list(&requests, self.context.workspace.now(), columns(), &commands);
         self.screen.print(&list);
     }
 
@@ -198,10 +199,11 @@ impl JobContext {
             };
             open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });
+        let repl = self.context.in_repl(&self.screen);
         let approvals = waiting.approvals_for_person().map(|request| {
             let noun = request.kind.noun();
             let what = format!("asks about {noun} {}", request.id);
-            let title = approvals::title(request);
+            let title = repl.hint(approvals::title(request));
             let show = format!("/{noun} show {}", one_line(&request.id));
             let short = one_line(&format!("{} {what}", request.from));
             let question = open_question(&request.from, &format!("{what}: {title}"), show, "Tab shows it");

@@ -1,6 +1,6 @@
 //! Views of the requests that wait for approval: plans, reviews and permissions.
 
-use super::commands::{Hint, hint};
+use super::commands::{Commands, Hint, hint};
 use super::lines::{ago, chunks, indented, one_line};
 use super::markdown;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
@@ -10,14 +10,14 @@ use crate::api::{Next, OrderForm, Question};
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::team::approval::{Request, RequestKind, WorkReport};
 use crate::domain::team::name::HUMAN;
-use crate::domain::team::request_text::whole;
+use crate::domain::team::request_text::{RequestLine, whole};
 use crate::domain::time::UnixMs;
 
 /// Spaces before the details of a request.
 const INDENT: usize = 2;
 
 /// Returns the table of requests that wait for an answer. Each row is followed by the text of its request, which no terminal cuts.
-pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
+pub fn list(requests: &[&Request], now: UnixMs, columns: usize, commands: &Commands) -> String {
     if requests.is_empty() {
         return String::new();
     }
@@ -35,7 +35,7 @@ pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
     let mut out = rows.next().unwrap_or_default().to_owned();
     for (row, request) in rows.zip(requests) {
         out.push_str(row);
-        out.push_str(&indented(&title(request), columns, INDENT));
+        out.push_str(&indented(&commands.text(&title(request)), columns, INDENT));
     }
     out
 }
@@ -76,11 +76,19 @@ pub fn summary(request: &Request, now: UnixMs) -> String {
 }
 
 /// `#1 Change the data`, or the text of a request without a report on one line.
-pub fn title(request: &Request) -> String {
+pub fn title(request: &Request) -> Hint {
     match (&request.about, &request.report) {
-        (Some(about), Some(report)) => format!("{} {}", about.task, one_line(&report.subject)),
-        (_, _) => request.line(),
+        (Some(about), Some(report)) => format!("{} {}", about.task, one_line(&report.subject)).into(),
+        (_, _) => line(request),
     }
+}
+
+/// The plan or the call on one line. A cut text ends with the command that shows all of it.
+pub fn line(request: &Request) -> Hint {
+    let RequestLine { text, hidden } = RequestLine::of(&request.plan);
+    let Some(hidden) = hidden else { return text.into() };
+    let show = Question::Request { kind: request.kind, id: Some(request.id.clone()) };
+    hint![format!("{text} … {hidden}: "), show]
 }
 
 /// The plan, the call, or the report of the work. A review of an older version has only the text for its reviewer.

@@ -20,7 +20,7 @@ use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
-pub use closing::{WorkspaceView, render, setting_hint};
+pub use closing::{WorkspaceView, next_steps, render, setting_hint};
 pub use outcome::{OutcomeStatus, RunOutcome, RunUsage, TaskOutcome};
 
 /// The time that the run spent on one task.
@@ -119,6 +119,7 @@ impl Summary {
             unplanned,
             pending: PendingNotes::default(),
             tasks,
+            next: Vec::new(),
         }
     }
 

@@ -165,7 +165,7 @@ fn for_you(waiting: &PendingForPerson, now: UnixMs, columns: usize) -> List {
         };
         let digest = (request.kind == RequestKind::Permission).then(|| request.digest());
         let item = Item::Approval { kind: request.kind, id: request.id.clone(), from: request.from.clone(), digest };
-        add(&request.from, &what, ago(request.at, now), &approvals::title(request), item);
+        add(&request.from, &what, ago(request.at, now), &approvals::title(request).to_string(), item);
     }
     let is_other = |message: &&Message| !Questions::is_question_to_person(message);
     for message in waiting.mail.iter().filter(is_other) {

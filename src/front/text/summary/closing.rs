@@ -61,6 +61,11 @@ pub fn render(outcome: &RunOutcome, workspace: &WorkspaceView<'_>, columns: usiz
     out
 }
 
+/// Returns the steps that the sentences below the table name.
+pub fn next_steps(outcome: &RunOutcome) -> Vec<Next> {
+    sentences(outcome, None, usize::MAX).iter().flat_map(|(_, sentence)| sentence.steps()).collect()
+}
+
 fn task_table(outcome: &RunOutcome) -> Table {
     let mut table = Table::new(&["TASK", "STATUS", "OWNER", "ATTEMPTS", "TIME", "NOTE"])
         .numbers(&["ATTEMPTS", "TIME"])

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::api::Next;
 use crate::domain::agent::transcript::Usage;
 use crate::domain::git::ignored_files::IgnoredFiles;
 use crate::domain::log::event::{GoalCheck, TaskCounts};
@@ -130,6 +131,9 @@ pub struct RunOutcome {
     pub pending: PendingNotes,
     /// The tasks of this run and all unfinished ones.
     pub tasks: Vec<TaskOutcome>,
+    /// The next steps that the closing sentences name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
 }
 
 impl RunOutcome {
