@@ -22,7 +22,7 @@ pub struct CliError {
     /// The tasks that were changed before the error.
     pub done: Vec<TaskId>,
     /// The problems of a config or plan file. `message` has their headlines, and `hint` is that of the first.
-    pub problems: Vec<Problem>,
+    pub problems: Box<[Problem]>,
 }
 
 /// The result of a command.
@@ -40,7 +40,7 @@ impl CliError {
     }
 
     fn new(message: String, exit: Exit) -> Self {
-        Self { message, hint: None, next: Vec::new(), exit, done: Vec::new(), problems: Vec::new() }
+        Self { message, hint: None, next: Vec::new(), exit, done: Vec::new(), problems: Box::default() }
     }
 
     /// The command cannot start, because the system refuses a thread or an event queue.
@@ -84,6 +84,6 @@ where
             RefusalCode::Refused => Exit::Unfinished,
             RefusalCode::AlreadyLed => Exit::AlreadyLed,
         };
-        Self { message, hint: Hint::of_steps(&next), next, exit, done, problems }
+        Self { message, hint: Hint::of_steps(&next), next, exit, done, problems: problems.into() }
     }
 }
