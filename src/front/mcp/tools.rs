@@ -321,7 +321,7 @@ async fn outcome_text(context: &Context, outcome: Outcome) -> CliResult<String> 
         Outcome::Added(task) => {
             let StartObstacles { unclaimable, pause } = task::start_obstacles(&context.workspace, [&*task]).await;
             let reasons = unclaimable.iter().map(|(_, reason)| no_claimant_note(reason));
-            let notes = reasons.chain(pause.as_ref().map(lead_status::pause));
+            let notes = reasons.chain(pause.as_ref().map(|pause| context.hint(lead_status::pause(pause))));
             Ok(notes.fold(format!("added {} {}\n", task.id, task.subject), |text, note| text + &note + "\n"))
         }
         Outcome::Changed { action, tasks } => {
