@@ -8,7 +8,7 @@ use brigade::api::lead_status::{Delivery, LeadStatus};
 use brigade::api::schema::schema;
 use brigade::api::send::{Reading, send};
 use brigade::api::stop::{TeammateStop, stop_team, stop_teammate};
-use brigade::api::{Location, Order, Refusal, RefusalCode, Workspace, state};
+use brigade::api::{Location, Order, RefusalCode, Workspace, state};
 use brigade::config::Environment;
 use brigade::domain::team::state::Mode;
 use brigade::ports::WaitLimit;
@@ -50,18 +50,17 @@ async fn orders_return_data_without_a_team() {
     assert!(json["message"].as_str().unwrap().contains("`eve`"), "{json}");
 }
 
-/// Carries out an order that a page or a script sends, with the agreement that comes with it.
-async fn carry_out(workspace: &Workspace, order: Value, agreed: Agreed) -> Result<Value, Refusal> {
-    let order: Order = serde_json::from_value(order).unwrap();
-    Ok(serde_json::to_value(order.carry_out(workspace, &agreed).await?).unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_as_json_need_agreement_to_verify() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join(".tasks")).unwrap();
     let workspace = workspace(folder.path());
-    let order = async |order: Value| carry_out(&workspace, order, Agreed::default()).await;
+    let with = async |order: Value, agreed: Agreed| {
+        let order: Order = serde_json::from_value(order).unwrap();
+        let outcome = order.carry_out(&workspace, &agreed).await;
+        outcome.map(|outcome| serde_json::to_value(outcome).unwrap())
+    };
+    let order = async |order: Value| with(order, Agreed::default()).await;
     let task = json!({ "subject": "One", "verify": "true" });
     let added = order(json!({ "order": "add_task", "task": task })).await.unwrap();
     assert_eq!((&added["outcome"], &added["data"]["id"]), (&"added".into(), &1.into()), "{added}");
@@ -77,7 +76,7 @@ async fn orders_as_json_need_agreement_to_verify() {
     let refusal = order(complete.clone()).await.unwrap_err();
     assert!(refusal.message.contains("not agreed to its verify command"), "{refusal}");
     let agreed = Agreed { verify: Some("false".to_owned()), ..Agreed::default() };
-    carry_out(&workspace, complete.clone(), agreed).await.unwrap_err();
+    with(complete.clone(), agreed).await.unwrap_err();
     let retried = order(json!({ "order": "change_tasks", "ids": [1], "change": "retry" })).await.unwrap_err();
     assert!(retried.message.contains("#1"), "{retried}");
     let released = json!({ "order": "change_tasks", "ids": [1], "change": { "release": {} }, "by": { "force": true } });
