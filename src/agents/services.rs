@@ -84,6 +84,7 @@ impl AgentServices {
             since: Some(since),
             tokens: used.tokens,
             cost_usd: used.reported_usd(),
+            wait: waiting_for.map(WaitingFor::wait),
             waiting_for: waiting_for.map(|reason| bounded_text(&reason.to_file_text())),
         }
     }

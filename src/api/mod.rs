@@ -11,6 +11,7 @@
 //! | [`refusal`] | the answer of a function that does not do what it was asked for |
 //! | [`lead_status`] | the team that runs, and the process of its lead |
 //! | [`members`] | the members of the teams: their names, their inboxes, and their claims |
+//! | [`events`] | the events of a workspace, from any position in its log on |
 //! | [`run`] | the runs in the event log, and the choice of one |
 //! | [`inbox`] | the mail of a person, a member, or an agent of another program |
 //! | [`approval`] | the requests that wait for approval, and their answers |
@@ -37,6 +38,7 @@ pub mod approval;
 pub mod clean;
 pub mod consent;
 pub mod cost;
+pub mod events;
 pub mod inbox;
 pub mod lead_status;
 pub mod location;

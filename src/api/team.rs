@@ -14,7 +14,7 @@ use crate::domain::task::TaskId;
 use crate::domain::team::budget::Budget;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::state::{Mode, SetBy};
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{self, WaitingFor};
 use crate::domain::time::UnixMs;
 
 /// A team at one moment.
@@ -32,7 +32,7 @@ pub struct TeamView {
     #[serde(rename = "for_you")]
     pub answers_needed: usize,
     /// The reason why the team has no session, if its goal is not met.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, serialize_with = "waiting_for::with_kind", skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
     /// Its process.
     #[serde(flatten)]
@@ -129,7 +129,8 @@ pub struct MemberView {
     /// The most that it may use.
     #[serde(skip_serializing_if = "is_unlimited")]
     pub budget: Budget,
-    /// The reason of its wait.
+    /// The reason of its wait. Programs get its kind too.
+    #[serde(flatten, serialize_with = "waiting_for::with_kind")]
     pub waiting_for: Option<WaitingFor>,
     /// The model that answers in place of its own one.
     #[serde(skip_serializing_if = "Option::is_none")]

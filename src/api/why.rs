@@ -328,7 +328,10 @@ fn readiness(task: &Task, context: &TaskContext<'_>) -> Reason {
     };
     let present = context.candidates.iter().filter(|one| one.presence == Presence::Here);
     let fit: Vec<&ClaimCandidate> = present.filter(|one| can_claim(one, task)).collect();
-    let wait = |one: &&ClaimCandidate| Some(MemberWait { name: one.name.clone(), waits_for: one.waits_for.clone()? });
+    let wait = |one: &&ClaimCandidate| {
+        let waits_for = one.waits_for.clone()?;
+        Some(MemberWait { name: one.name.clone(), wait: waits_for.wait(), waits_for })
+    };
     let waiting: Vec<MemberWait> = fit.iter().filter_map(wait).collect();
     if !fit.is_empty() && waiting.len() == fit.len() {
         return Reason::AwaitsOthers { members: waiting };

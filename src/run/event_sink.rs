@@ -32,6 +32,8 @@ pub(super) enum RecorderMessage {
     Task(Arc<Task>, Option<EventKind>),
     /// The board may have changed.
     Board,
+    /// Requests may have changed.
+    Requests,
     /// The status of members in the lead's report.
     Team(Vec<MemberSnapshot>),
     /// Confirms when everything before it is written.
@@ -47,7 +49,7 @@ impl RecorderMessage {
                 _ => 0,
             },
             Self::Task(task, _) => task.description.len(),
-            Self::Board | Self::Team(_) | Self::Flush(_) => 0,
+            Self::Board | Self::Requests | Self::Team(_) | Self::Flush(_) => 0,
         };
         1 + text_bytes / BYTES_PER_MESSAGE
     }
@@ -74,6 +76,8 @@ struct QueueState {
     has_capacity: Notify,
     /// True if a board message is queued that was not processed yet.
     is_board_queued: AtomicBool,
+    /// As for the board.
+    is_requests_read_queued: AtomicBool,
 }
 
 /// Creates the queue and its first sink.
@@ -93,6 +97,11 @@ impl EventQueue {
     /// Lets sinks request another read of the board. The read that follows may miss later changes.
     pub fn begin_board_read(&self) {
         self.state.is_board_queued.store(false, Ordering::Release);
+    }
+
+    /// Lets sinks request another read of the requests, as of the board.
+    pub fn begin_requests_read(&self) {
+        self.state.is_requests_read_queued.store(false, Ordering::Release);
     }
 
     /// Makes room for as many messages as were processed, by their weight.
@@ -161,6 +170,13 @@ impl EventSink {
     pub fn request_board_read(&self) {
         if !self.state.is_board_queued.swap(true, Ordering::AcqRel) {
             self.send(RecorderMessage::Board);
+        }
+    }
+
+    /// Lets the recorder read the requests.
+    pub fn request_requests_read(&self) {
+        if !self.state.is_requests_read_queued.swap(true, Ordering::AcqRel) {
+            self.send(RecorderMessage::Requests);
         }
     }
 

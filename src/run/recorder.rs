@@ -13,11 +13,14 @@ use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot, NewEvent}
 use crate::domain::log::replay::{
     INVALID_FILES_MAX, ROWS_PER_EVENT_MAX, ReplayState, changed_rows_events, whole_board_events,
 };
+use crate::domain::log::request_log::{RequestLog, RequestSnapshot, open_request_events};
 use crate::domain::log::snapshot::MemberSnapshot;
 use crate::domain::log::task_diff::{TaskChanges, TaskDiffer};
 use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
-use crate::ports::{BoardView, Clock, QuarantinedTask, Stores};
+use crate::domain::team::name::HUMAN;
+use crate::domain::team::pending_questions::Questions;
+use crate::ports::{BoardView, Clock, QuarantinedTask, Runs, Stores};
 
 /// The number of events by which a front end can be late before it misses some. The log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
@@ -41,6 +44,7 @@ pub fn start(
         unwritten: Vec::new(),
         differ: TaskDiffer::new(view.tasks.clone()),
         replay: ReplayState::default(),
+        requests: RequestLog::default(),
         parts_begun: 0,
         events_since_rows: 0,
         has_lost_events: false,
@@ -59,6 +63,8 @@ struct Recorder {
     unwritten: Vec<NewEvent>,
     /// Board and team as the log describes them, with the unwritten events.
     replay: ReplayState,
+    /// The requests as the log describes them, with the unwritten events.
+    requests: RequestLog,
     /// The parts of the log when all rows were written last.
     parts_begun: u64,
     /// The number of events after these rows.
@@ -105,17 +111,22 @@ impl InvalidFiles {
 
 impl Recorder {
     async fn run(mut self, mut queue: EventQueue) {
+        self.resume_requests().await;
         let mut batch = Vec::new();
         while queue.receive(&mut batch, MESSAGES_PER_APPEND_MAX).await {
             let mut waiting = Vec::new();
             let weight = batch.iter().map(RecorderMessage::weight).sum();
             for message in batch.drain(..) {
                 match message {
-                    RecorderMessage::Event(event) => self.record_event(*event),
+                    RecorderMessage::Event(event) => self.record_event(*event).await,
                     RecorderMessage::Task(task, cause) => self.record_task(&task, cause).await,
                     RecorderMessage::Board => {
                         queue.begin_board_read();
                         self.record_board().await;
+                    }
+                    RecorderMessage::Requests => {
+                        queue.begin_requests_read();
+                        self.record_requests().await;
                     }
                     RecorderMessage::Team(members) => self.record_members(members),
                     RecorderMessage::Flush(done) => waiting.push(done),
@@ -135,16 +146,65 @@ impl Recorder {
         for event in events {
             let event = event.into();
             self.replay.apply_new(&event, now);
+            self.requests.apply(&event.kind);
             self.unwritten.push(event);
         }
     }
 
-    fn record_event(&mut self, event: NewEvent) {
-        let starts_run = matches!(event.kind, EventKind::TeamStarted { .. });
-        self.record([event]);
-        if starts_run {
-            self.record(whole_board_events(self.differ.rows(), Vec::new()));
+    async fn record_event(&mut self, event: NewEvent) {
+        let kind = event.kind.clone();
+        // A read of the stored requests may have found it before this event came.
+        if matches!(&kind, EventKind::RequestMade(made) if self.requests.is_known(&made.request)) {
+            return;
         }
+        if let EventKind::RequestAnswered { request, .. } = &kind {
+            if !self.requests.open().contains_key(request) {
+                self.record_requests().await;
+            }
+            // The stored request may have shown its answer before this event came.
+            if self.requests.is_closed(request) {
+                return;
+            }
+        }
+        self.record([event]);
+        match &kind {
+            EventKind::TeamStarted { .. } => {
+                self.record(whole_board_events(self.differ.rows(), Vec::new()));
+                self.record(open_request_events(self.requests.open()));
+                self.record_requests().await;
+            }
+            EventKind::MessageSent { from, to, message, task, .. } if to == HUMAN => {
+                self.record_question(from, message, *task).await;
+            }
+            EventKind::MessageSent { from, to, .. } | EventKind::MessageDelivered { from, to, .. } if from == HUMAN => {
+                self.record(self.requests.person_wrote(to));
+            }
+            _ => {}
+        }
+    }
+
+    /// Continues the list of requests where the log of the previous run ends. That log is read only if there are requests.
+    async fn resume_requests(&mut self) {
+        let Ok(stored) = self.stores.requests.all().await else { return };
+        let earlier = self.stores.events.reader(Runs::Newest).read_new().await.unwrap_or_default();
+        self.requests = RequestLog::resume(&earlier, &stored);
+    }
+
+    /// Records the changes of the stored requests, also those that another process made.
+    async fn record_requests(&mut self) {
+        if let Ok(stored) = self.stores.requests.all().await {
+            self.record(self.requests.missing_events(&stored));
+        }
+    }
+
+    /// Records that `from` asked the person, if its message is a question.
+    async fn record_question(&mut self, from: &str, message: &str, task: Option<TaskId>) {
+        let now = self.clock.now();
+        let mail = self.stores.mailbox.peek(HUMAN).await.unwrap_or_default();
+        let sent = mail.iter().map(|delivery| &delivery.message).find(|sent| sent.id.as_deref() == Some(message));
+        let question = sent.filter(|sent| Questions::is_question_to_person(sent));
+        let question = question.map(|sent| RequestSnapshot::question(message, sent, task, now));
+        self.record(self.requests.question_events(from, question));
     }
 
     /// Records the changes of a task that a member saw. If the board shows more that happened before, it is read first.

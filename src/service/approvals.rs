@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::messages::{ABOUT_CHARS_MAX, Outbox};
 use crate::domain::log::event::EventKind;
-use crate::domain::log::snapshot::bounded_text;
+use crate::domain::log::request_log::RequestSnapshot;
 use crate::domain::task::Task;
 use crate::domain::team::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::team::message::{Message, MessageType};
@@ -117,7 +117,10 @@ pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<
     };
     withdraw_replaced(outbox, &request).await?;
     let requests = &outbox.stores.requests;
-    requests.record(request).await?;
+    requests.record(request.clone()).await?;
+    if let Some(record) = &outbox.events {
+        record(EventKind::RequestMade(RequestSnapshot::of(&request)));
+    }
     if let Err(error) = outbox.send_about(&to, message, about, task).await {
         // The recipient did not get it, so it must not stay open.
         requests.withdraw(&id, kind, "it could not be sent", outbox.now).await?;
@@ -211,15 +214,7 @@ pub fn new_request_id() -> String {
 
 /// Returns the event of the answer of `by` to a plan, a review or a permission request.
 pub fn answer_event(request: &Request, by: &str, approved: bool, feedback: &str) -> EventKind {
-    EventKind::RequestAnswered {
-        by: by.to_owned(),
-        to: request.from.clone(),
-        request: request.id.clone(),
-        request_kind: request.kind,
-        approved,
-        feedback: bounded_text(feedback),
-        task: request.task(),
-    }
+    RequestSnapshot::of(request).answered(by, approved, feedback)
 }
 
 /// Answers a request, once: sends its author the answer, then records it.

@@ -124,8 +124,11 @@ impl RequestFile {
             return Ok(StoredApprovals::Invalid(error.to_string()));
         }
         Ok(match if_found("read", &path, read)? {
-            Some((bytes, _)) => match serde_json::from_slice(&bytes) {
-                Ok(approvals) => StoredApprovals::Valid(approvals),
+            Some((bytes, _)) => match serde_json::from_slice::<Approvals>(&bytes) {
+                Ok(mut approvals) => {
+                    approvals.requests.iter_mut().for_each(Request::drop_other_call);
+                    StoredApprovals::Valid(approvals)
+                }
                 Err(error) => StoredApprovals::Invalid(error.to_string()),
             },
             None => StoredApprovals::Valid(no_requests()),

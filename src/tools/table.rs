@@ -196,7 +196,7 @@ pub fn permission_details(tool: &str, input: &Value) -> CallDetails {
     };
     match subject_field(kind_of(tool)) {
         // The subject has all arguments.
-        None => CallDetails { text: String::new(), ..CallDetails::of(tool, input, None, None) },
+        None => CallDetails::of_whole_subject(tool, input),
         subject => CallDetails::of(tool, input, subject, change),
     }
 }

@@ -1,5 +1,7 @@
 //! The questions and orders of a front end without a terminal.
 
+mod events;
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -268,7 +268,7 @@ fn requests(bytes: &[u8]) {
     let written = serde_json::to_vec(&book).expect("the approvals can be written");
     let again: Approvals = serde_json::from_slice(&written).expect("the written text is valid approvals");
     assert_eq!(again, book);
-    let _ = book.open_approvals().map(brigade::domain::team::approval::Request::responder).count();
+    let _ = book.open_approvals().map(brigade::domain::team::approval::Request::awaited_answer).count();
 }
 
 fn format(bytes: &[u8]) {

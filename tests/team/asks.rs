@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brigade::domain::agent::permission::PermissionRule;
 use brigade::domain::log::event::EventKind;
-use brigade::domain::team::waiting_for::WaitingFor;
+use brigade::domain::team::waiting_for::{WaitKind, WaitingFor};
 use brigade::ports::{ModelRequest, RequestPurpose};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
@@ -157,7 +157,7 @@ async fn asking_team() -> (TestTeam, brigade::team::handle::TeamHandle) {
 async fn lost_claim_ends_sub_agent() {
     let (harness, team) = asking_team().await;
     let shown = team.live().teammates()["alice"].waiting_for.clone();
-    assert_eq!(shown, Some(WaitingFor::Other(format!("the answer of a sub-agent: {QUESTION}"))));
+    assert_eq!(shown, Some(WaitingFor::detail(WaitKind::SubAgent, QUESTION)));
     harness.take_by_hand(1).await;
     let taken = tokio::time::Instant::now();
     let is_ended =

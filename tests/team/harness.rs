@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use brigade::domain::agent::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::log::event::{Event, EventKind};
 use brigade::domain::log::replay::ReplayState;
+use brigade::domain::log::request_log::{AskKind, RequestSnapshot};
 use brigade::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::task::claim_queue::TaskScope;
 use brigade::domain::task::transition::{Actor, ActorKind, Change};
@@ -510,6 +511,7 @@ impl TestTeam {
             };
             assert!(told.insert(key), "logged twice: {key:?}\n{}", self.event_lines());
         }
+        check_requests_told_once(&events);
         for who in self.spec.members.iter().map(|member| member.name.as_str()).chain([LEAD]) {
             self.check_transcript(who).await;
         }
@@ -533,6 +535,12 @@ impl TestTeam {
         let rows: Vec<TaskSnapshot> = view.tasks.values().map(|task| TaskSnapshot::of(task)).collect();
         let told: Vec<TaskSnapshot> = replay.tasks.values().map(|row| TaskSnapshot::clone(row)).collect();
         assert_eq!(told, rows, "{}", self.event_lines());
+        let stored = self.stores.requests.all().await.unwrap();
+        let open = stored.requests.iter().filter(|request| request.answer.is_none()).map(RequestSnapshot::of);
+        let open: BTreeMap<String, RequestSnapshot> = open.map(|one| (one.request.clone(), one)).collect();
+        let mut told = replay.requests.clone();
+        told.retain(|_, request| request.request_kind != AskKind::Question);
+        assert_eq!(told, open, "{}", self.event_lines());
         let state = self.stores.state.read().await.unwrap().unwrap();
         let reports: BTreeMap<String, TeammateReport> = state.document.get("teammates").unwrap().unwrap_or_default();
         for (name, report) in &reports {
@@ -650,4 +658,26 @@ pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let outbox = Outbox { stores, now, events: None };
     let answer = Answer { approve: true, feedback: Some("go on"), for_run: false, digest: None };
     let _ = approvals::send_answer(&outbox, by, id, RequestKind::PlanApproval, answer).await;
+}
+
+/// In each run, a request is made once, or continued from an earlier run, and then answered or withdrawn at most once.
+fn check_requests_told_once(events: &[Event]) {
+    let (mut made, mut closed) = (std::collections::HashSet::new(), std::collections::HashSet::new());
+    for event in events {
+        match &event.kind {
+            EventKind::TeamStarted { .. } => {
+                made.clear();
+                closed.clear();
+            }
+            EventKind::Requests { open, .. } => made.extend(open.iter().map(|request| request.request.clone())),
+            EventKind::RequestMade(request) => {
+                assert!(made.insert(request.request.clone()), "made twice: {event:?}");
+            }
+            EventKind::RequestAnswered { request, .. } | EventKind::RequestWithdrawn { request, .. } => {
+                assert!(made.contains(request), "closed before it was made: {event:?}");
+                assert!(closed.insert(request.clone()), "closed twice: {event:?}");
+            }
+            _ => {}
+        }
+    }
 }

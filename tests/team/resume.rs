@@ -122,7 +122,7 @@ async fn plan_approval_wait_resumes_after_kill() {
     assert_eq!(harness.requests(), 0, "a waiting member made requests\n{}", harness.event_lines());
     let alice = team.live().teammates()["alice"].clone();
     assert_eq!((alice.task, alice.attempt), (Some(TaskId(1)), Some(3)));
-    assert_eq!(alice.waiting_for, Some(WaitingFor::Other("a person (plan plan-1)".into())));
+    assert_eq!(alice.waiting_for, Some(WaitingFor::from_file_text("a person (plan plan-1)")));
     approve_plan(&harness.stores, "plan-1", harness.clock.now()).await;
     harness.wait_for_status(1, TaskStatus::Completed).await;
     assert_eq!(harness.task(1).await.failures, 0);

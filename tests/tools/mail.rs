@@ -66,6 +66,9 @@ async fn plan_approval_is_answered_once_by_lead() {
     assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
     let id = request.request_id.unwrap();
     let event = harness.alice.events.try_recv().unwrap();
+    let EventKind::RequestMade(made) = &event else { panic!("{event:?}") };
+    assert_eq!((&made.request, made.from.as_str(), made.to.as_str()), (&id, "alice", "lead"));
+    let event = harness.alice.events.try_recv().unwrap();
     let EventKind::MessageSent { about, .. } = &event else { panic!("{event:?}") };
     assert!(about.starts_with("submits plan ") && about.ends_with(": 1. a 2. b"), "{about}");
     let unknown = harness.lead.expect_refusal("plan_approval", json!({ "request_id": "nope", "approve": true })).await;

@@ -16,7 +16,7 @@ use crate::domain::team::records::{MemberStatus, RosterMember};
 use crate::domain::team::state::{SharedState, TeammateReport, TeammateReports};
 use crate::domain::team::state_note::StateNote;
 use crate::domain::team::team_spec::TeamSpec;
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{WaitKind, WaitingFor};
 use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -92,7 +92,7 @@ fn mark_waiting(team: &mut TeamView, waiting: &PendingForPerson) {
         let question = question.map(|question| WaitingFor::Person(one_line(&question.text)));
         // The state file shows plans and reviews a moment later.
         let is_author = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
-        let approval = waiting.approvals.iter().find(is_author).map(|request| WaitingFor::Other(request.responder()));
+        let approval = waiting.approvals.iter().find(is_author).map(Request::awaited_answer);
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }
@@ -144,7 +144,7 @@ fn assemble(
         match reports.get(&member.name) {
             Some(report) => fill(member, report, is_running, view),
             None if is_running && starts_at_next_launch(spec, &reports, &member.name) => {
-                member.waiting_for = Some(WaitingFor::Other("the next launch".to_owned()));
+                member.waiting_for = Some(WaitingFor::detail(WaitKind::Launch, ""));
             }
             None => {}
         }

@@ -9,7 +9,7 @@ use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::team::approval::Request;
 use crate::domain::team::budget::CapReached;
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{self, Wait, WaitingFor};
 use crate::domain::time::UnixMs;
 use crate::ports::QuarantinedTask;
 
@@ -258,6 +258,7 @@ pub enum ClaimReason {
         #[serde(flatten)]
         holder: Holder,
         /// The wait of the member, if it is known.
+        #[serde(flatten, serialize_with = "waiting_for::waits_for_with_kind")]
         waits_for: Option<WaitingFor>,
         /// True if a request of the member about the task waits for an answer.
         awaits_approval: bool,
@@ -398,6 +399,8 @@ pub struct MemberWait {
     pub name: String,
     /// The reason of its wait.
     pub waits_for: WaitingFor,
+    /// Its kind, and the id of the request.
+    pub wait: Wait,
 }
 
 /// A member that does not run.

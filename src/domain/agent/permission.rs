@@ -9,6 +9,8 @@
 //!
 //! A `deny` rule is stronger than everything else. An `allow` rule allows a call about which the person would be asked.
 
+use serde::{Deserialize, Serialize};
+
 use super::path_pattern;
 use super::reading_commands::only_reads;
 use super::shell_commands::{CommandParts, TooLong};
@@ -32,7 +34,8 @@ words! {
 }
 
 /// A kind of tools, by their effects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ToolKind {
     /// It reaches only the board, the mail, the team, or what Brigade keeps for the member.
     Board,
@@ -66,7 +69,7 @@ impl ToolKind {
 }
 
 /// A call for which permission is needed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PermissionCall {
     /// The tool, under Brigade's name for it.
     pub tool: String,

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::event_id::EventId;
+pub use super::goal_check::{GoalCheck, GoalResult, TaskCounts};
+use super::request_log::{AskKind, RequestSnapshot};
 use super::snapshot::{MemberSnapshot, TaskSnapshot, is_default};
 use crate::domain::task::TaskId;
-use crate::domain::team::approval::RequestKind;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::state::Mode;
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{Wait, WaitingFor};
 use crate::domain::time::UnixMs;
 
 /// The tool that reports a task as completed or failed.
@@ -32,6 +34,9 @@ pub struct Event {
     pub seq: u64,
     /// Time of the event.
     pub at: UnixMs,
+    /// Its position in the log. Lines of older versions have none, and the reader of the log computes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<EventId>,
     /// Its kind and fields.
     #[serde(flatten)]
     pub kind: EventKind,
@@ -54,93 +59,14 @@ pub struct NewEvent {
     pub member: Option<Arc<MemberSnapshot>>,
 }
 
-/// The number of tasks in each state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct TaskCounts {
-    /// Completed tasks.
-    pub completed: usize,
-    /// Tasks that failed and will not be retried.
-    pub failed: usize,
-    /// Pending tasks with an unfinished blocker.
-    pub blocked: usize,
-    /// Tasks in progress.
-    pub in_progress: usize,
-    /// Pending tasks without an unfinished blocker.
-    pub pending: usize,
-}
-
-/// The result of a goal check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GoalCheck {
-    /// True if the goal is met.
-    pub met: bool,
-    /// The evidence: the command and how it ended.
-    pub evidence: String,
-}
-
-/// The result of a goal check together with the tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GoalResult {
-    /// The goal is met.
-    Met,
-    /// The goal is not met.
-    NotMet,
-    /// The check passed, but not all tasks are completed.
-    TasksLeft,
-}
-
-impl TaskCounts {
-    /// Returns true if all tasks are completed.
-    pub fn is_all_completed(&self) -> bool {
-        self.failed + self.blocked + self.in_progress + self.pending == 0
-    }
-
-    /// Returns the number of all tasks.
-    pub fn total(&self) -> usize {
-        self.completed + self.failed + self.blocked + self.in_progress + self.pending
-    }
-
-    /// Returns a text such as `1 failed, 2 not done`.
-    fn unfinished_text(self) -> String {
-        let not_done = self.in_progress + self.pending;
-        let unfinished = [(self.failed, "failed"), (self.blocked, "blocked"), (not_done, "not done")];
-        let unfinished = unfinished.into_iter().filter(|(number, _)| *number > 0);
-        unfinished.map(|(number, word)| format!("{number} {word}")).collect::<Vec<_>>().join(", ")
-    }
-}
-
-impl GoalCheck {
-    /// Returns the result together with the tasks. A passed check counts as the goal only if all tasks are completed.
-    pub fn result(&self, counts: TaskCounts) -> GoalResult {
-        match (self.met, counts.is_all_completed()) {
-            (false, _) => GoalResult::NotMet,
-            (true, true) => GoalResult::Met,
-            (true, false) => GoalResult::TasksLeft,
-        }
-    }
-
-    /// Returns a sentence for people.
-    pub fn sentence(&self, counts: TaskCounts) -> String {
-        let evidence = &self.evidence;
-        match self.result(counts) {
-            GoalResult::NotMet => format!("The goal is not met: {evidence}."),
-            GoalResult::Met => format!("The goal is met: {evidence}."),
-            GoalResult::TasksLeft => {
-                let unfinished = counts.unfinished_text();
-                format!("`done_when` passed ({evidence}), but not all tasks are completed: {unfinished}.")
-            }
-        }
-    }
-}
-
 /// The names of all event kinds, in the order of [`EventKind`].
 #[rustfmt::skip]
-pub const KINDS: [&str; 37] = [
+pub const KINDS: [&str; 40] = [
     "team_started", "team_stopped", "taken_up", "mode_changed", "session_started", "session_finished",
     "task_created", "task_claimed", "task_completed", "task_failed", "task_released", "task_reclaimed",
     "task_changed", "task_deleted", "task_spoiled", "teammate_spawned", "teammate_phase", "teammate_respawned",
     "teammate_stopped", "stop_asked", "turn_started", "turn_finished", "model_retried", "model_switched", "said", "tool_started",
-    "tool_finished", "message_sent", "message_delivered", "request_answered", "compacted", "budget_low",
+    "tool_finished", "message_sent", "message_delivered", "request_made", "request_answered", "request_withdrawn", "requests", "compacted", "budget_low",
     "budget_spent", "warning", "note", "board", "team",
 ];
 
@@ -258,6 +184,9 @@ pub enum EventKind {
         task: Option<TaskId>,
         #[serde(skip_serializing_if = "Option::is_none")]
         waiting_for: Option<WaitingFor>,
+        /// The kind of the wait, and the id of the request.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wait: Option<Wait>,
     },
     TeammateRespawned {
         teammate: String,
@@ -347,18 +276,41 @@ pub enum EventKind {
         from: String,
         message: String,
     },
-    /// A plan, a review or a permission was answered. `to` requested it.
+    /// A request or a question to the person was made. Each appears once.
+    RequestMade(RequestSnapshot),
+    /// A request was answered, once. `to` requested it. The answer to a question counts as approved.
     RequestAnswered {
         by: String,
         to: String,
         request: String,
-        request_kind: RequestKind,
+        request_kind: AskKind,
         approved: bool,
         /// The responder's words, shortened.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         feedback: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         task: Option<TaskId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
+    },
+    /// A request needs no answer any more, once.
+    RequestWithdrawn {
+        request: String,
+        request_kind: AskKind,
+        from: String,
+        to: String,
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<TaskId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
+    },
+    /// Open requests of earlier runs or parts of the log, or those that changed. They are no new requests.
+    Requests {
+        open: Vec<RequestSnapshot>,
+        /// True if this is the start of all open requests, which replaces those of earlier events.
+        #[serde(default, rename = "anew", skip_serializing_if = "is_default")]
+        is_full_list: bool,
     },
     Compacted {
         teammate: String,
@@ -482,14 +434,20 @@ impl NewEvent {
         Self { kind, row: None, member: Some(Arc::new(member)) }
     }
 
-    /// Returns the event with this number.
+    /// Returns the event with this number, outside of a run.
     pub fn number(self, seq: u64, at: UnixMs) -> Event {
         let Self { kind, row, member } = self;
-        Event { v: 1, seq, at, kind, row, member }
+        Event { v: 1, seq, at, id: None, kind, row, member }
     }
 }
 
 impl Event {
+    /// Returns the event with its position in the run that began at `began`.
+    #[must_use]
+    pub fn in_run(self, began: UnixMs) -> Self {
+        Self { id: Some(EventId { began, seq: self.seq }), ..self }
+    }
+
     /// Returns the line without a newline.
     pub fn to_line(&self) -> String {
         // All map keys are strings, so serializing cannot fail.

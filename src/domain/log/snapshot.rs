@@ -8,6 +8,7 @@ use crate::domain::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult,
 use crate::domain::team::budget::CapReached;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::state::TeammateReport;
+use crate::domain::team::waiting_for::{Wait, WaitingFor};
 use crate::domain::text::shorten;
 use crate::domain::time::UnixMs;
 
@@ -173,6 +174,9 @@ pub struct MemberSnapshot {
     /// The reason why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
+    /// The kind of the wait, and the id of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
 }
 
 impl MemberSnapshot {
@@ -187,6 +191,7 @@ impl MemberSnapshot {
             since: UnixMs::from_iso(&report.since),
             tokens: report.tokens,
             cost_usd: report.cost_usd,
+            wait: report.waiting_for.as_ref().map(WaitingFor::wait),
             waiting_for: report.waiting_for.as_ref().map(|reason| bounded_text(&reason.to_file_text())),
         }
     }

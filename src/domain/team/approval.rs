@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::name::{HUMAN, LEAD, SYSTEM};
+use super::name::{HUMAN, SYSTEM};
 pub use super::request_error::RequestError;
+pub use super::request_kind::RequestKind;
+pub use super::request_text::RequestedCall;
 use super::request_text::{CallDetails, RequestLine, digest_of};
+use super::waiting_for::WaitingFor;
 use crate::domain::agent::permission::PermissionCall;
 use crate::domain::log::snapshot::is_default;
 use crate::domain::task::verify_run::VerifyRun;
@@ -25,32 +28,6 @@ pub const PLANS_BYTES_MAX: usize = 2 * 1024 * 1024;
 const ANSWERING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of stored requests. To make room, the oldest answered requests are removed.
 pub const REQUESTS_MAX: usize = 500;
-
-/// The kind of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestKind {
-    /// Asks to approve a plan.
-    PlanApproval,
-    /// Asks to approve work before its task is completed.
-    Review,
-    /// Asks the person for permission to call a tool.
-    Permission,
-    /// Asks a teammate to stop.
-    Shutdown,
-}
-
-impl RequestKind {
-    /// Returns the subject of the request in one word. It is also the name of the command that shows and answers such requests.
-    pub fn noun(self) -> &'static str {
-        match self {
-            Self::PlanApproval => "plan",
-            Self::Review => "review",
-            Self::Permission => "permission",
-            Self::Shutdown => "shutdown",
-        }
-    }
-}
 
 /// The work that a request is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +91,9 @@ pub struct Request {
     /// The plan, the text of the call, or the description of the work.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub plan: String,
+    /// The call of a permission. The text is what a person approves; see [`Request::drop_other_call`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<RequestedCall>,
     /// The hash of the call's tool and arguments, for a permission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_hash: Option<String>,
@@ -141,6 +121,7 @@ impl Request {
             to: to.to_owned(),
             at,
             plan: String::new(),
+            call: None,
             call_hash: None,
             about: None,
             report: None,
@@ -151,12 +132,23 @@ impl Request {
 
     /// Asks the person for permission for a call of `from`.
     pub fn permission(id: &str, from: &str, call: &PermissionCall, details: &CallDetails, at: UnixMs) -> Self {
-        let text = format!("{}: {}\n{}", call.tool, call.subject, details.text);
+        let requested = RequestedCall { call: call.clone(), arguments: details.arguments.clone() };
         Self {
-            plan: text.strip_suffix('\n').unwrap_or(&text).to_owned(),
+            plan: requested.text(),
+            call: Some(requested),
             call_hash: Some(details.hash.clone()),
             ..Self::new(id, RequestKind::Permission, from, HUMAN, at)
         }
+    }
+
+    /// Removes the call if it is not that of the text: other programs can change a stored request, and a person approves its text.
+    pub fn drop_other_call(&mut self) {
+        self.call.take_if(|call| call.text() != self.plan);
+    }
+
+    /// The size of its texts, in bytes. A call is stored as text and as data.
+    fn text_bytes(&self) -> usize {
+        if self.call.is_some() { 2 * self.plan.len() } else { self.plan.len() }
     }
 
     /// Returns the plan or the call on one line. A cut text ends with the command that shows all of it.
@@ -207,14 +199,9 @@ impl Request {
         self.about.as_ref().map(|about| about.task)
     }
 
-    /// The responder and the request, in words for people.
-    pub fn responder(&self) -> String {
-        let who = match self.to.as_str() {
-            HUMAN => "a person",
-            LEAD => "the lead",
-            member => member,
-        };
-        format!("{who} ({} {})", self.kind.noun(), self.id)
+    /// Returns the answer that its author waits for.
+    pub fn awaited_answer(&self) -> WaitingFor {
+        WaitingFor::Answer { to: self.to.clone(), kind: self.kind, id: self.id.clone() }
     }
 
     /// Returns true if the requester waits for the answer before it continues: an unanswered plan, review or permission.
@@ -304,8 +291,8 @@ impl Approvals {
         if request.plan.len() > bytes_max {
             return Err(RequestError::TooLong);
         }
-        let plan_bytes = |approvals: &Self| approvals.requests.iter().map(|stored| stored.plan.len()).sum::<usize>();
-        while self.requests.len() >= REQUESTS_MAX || plan_bytes(self) + request.plan.len() > PLANS_BYTES_MAX {
+        let plan_bytes = |approvals: &Self| approvals.requests.iter().map(Request::text_bytes).sum::<usize>();
+        while self.requests.len() >= REQUESTS_MAX || plan_bytes(self) + request.text_bytes() > PLANS_BYTES_MAX {
             let answered =
                 self.requests.iter().position(|stored| stored.answer.is_some()).ok_or(RequestError::TooMany)?;
             self.requests.remove(answered);

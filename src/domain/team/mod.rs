@@ -14,6 +14,7 @@ pub mod pending_questions;
 pub mod phase;
 pub mod records;
 pub mod request_error;
+pub mod request_kind;
 pub mod request_text;
 pub mod run_verdict;
 pub mod session;

@@ -4,10 +4,11 @@
 
 use std::fmt;
 
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::digest::sha256;
-use crate::domain::agent::permission::change_text;
+use crate::domain::agent::permission::{PermissionCall, change_text};
 use crate::domain::text::is_harmful;
 
 /// The most characters of a text on one line. A longer text is cut.
@@ -132,11 +133,44 @@ fn is_invisible(c: char) -> bool {
         )
 }
 
-/// The arguments of a call that its subject does not name: as text for the person, and all arguments for its digest.
+/// The lines that a call replaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallChange {
+    /// The text that it removes.
+    pub removed: String,
+    /// The text that it adds.
+    pub added: String,
+}
+
+/// The arguments of a call that its subject does not name, for the person.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CallArguments {
+    /// The change that the call makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<CallChange>,
+    /// The others, by name.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub arguments: Map<String, Value>,
+}
+
+impl CallArguments {
+    /// Returns the change and the other arguments as text, one a line.
+    pub fn text(&self) -> String {
+        let mut text =
+            self.change.as_ref().map(|change| change_text(&change.removed, &change.added)).unwrap_or_default();
+        for (name, value) in &self.arguments {
+            let value = value.as_str().map_or_else(|| value.to_string(), |text| text.replace('\n', "\n  "));
+            text.push_str(&format!("{name}: {value}\n"));
+        }
+        text
+    }
+}
+
+/// The details of a call: for the person, and for its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallDetails {
-    /// The change that the call makes, and its other arguments, one a line.
-    pub text: String,
+    /// The arguments that the subject does not name.
+    pub arguments: CallArguments,
     /// The hash of the tool and all arguments.
     pub hash: String,
 }
@@ -145,16 +179,41 @@ impl CallDetails {
     /// Returns the details of a call. `subject` is the argument that is its subject. `change` are the arguments with the lines that it
     /// removes and adds.
     pub fn of(tool: &str, input: &Value, subject: Option<&str>, change: Option<[&str; 2]>) -> Self {
-        let changed = change.map(|change| change.map(|field| input[field].as_str().unwrap_or_default()));
-        let mut text = changed.map(|[old, new]| change_text(old, new)).unwrap_or_default();
         let is_shown = |field: &str| {
             subject == Some(field) || change.is_some_and(|change| change.contains(&field) && input[field].is_string())
         };
-        for (field, value) in input.as_object().into_iter().flatten().filter(|(field, _)| !is_shown(field)) {
-            let value = value.as_str().map_or_else(|| value.to_string(), |text| text.replace('\n', "\n  "));
-            text.push_str(&format!("{field}: {value}\n"));
-        }
-        Self { text, hash: sha256(&[tool.as_bytes(), input.to_string().as_bytes()]) }
+        let text = |field: &str| input[field].as_str().unwrap_or_default().to_owned();
+        let others = input.as_object().into_iter().flatten().filter(|(field, _)| !is_shown(field));
+        let arguments = CallArguments {
+            change: change.map(|[removed, added]| CallChange { removed: text(removed), added: text(added) }),
+            arguments: others.map(|(field, value)| (field.clone(), value.clone())).collect(),
+        };
+        Self { arguments, ..Self::of_whole_subject(tool, input) }
+    }
+
+    /// Returns the details of a call whose subject shows all arguments.
+    pub fn of_whole_subject(tool: &str, input: &Value) -> Self {
+        let hash = sha256(&[tool.as_bytes(), input.to_string().as_bytes()]);
+        Self { arguments: CallArguments::default(), hash }
+    }
+}
+
+/// A call about which the person is asked, as data. The text of its request has the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestedCall {
+    /// The tool and the subject.
+    #[serde(flatten)]
+    pub call: PermissionCall,
+    /// The other arguments.
+    #[serde(flatten)]
+    pub arguments: CallArguments,
+}
+
+impl RequestedCall {
+    /// Returns the text of its request, without the member.
+    pub fn text(&self) -> String {
+        let text = format!("{}: {}\n{}", self.call.tool, self.call.subject, self.arguments.text());
+        text.strip_suffix('\n').unwrap_or(&text).to_owned()
     }
 }
 
@@ -206,7 +265,7 @@ mod tests {
     fn details_name_every_argument() {
         let input = json!({ "path": "a", "old_text": "x\ny", "new_text": "z", "all": true, "why": "two\nlines" });
         let details = CallDetails::of("edit_file", &input, Some("path"), Some(["old_text", "new_text"]));
-        assert_eq!(details.text, "- x\n- y\n+ z\nall: true\nwhy: two\n  lines\n");
+        assert_eq!(details.arguments.text(), "- x\n- y\n+ z\nall: true\nwhy: two\n  lines\n");
         let others = [
             CallDetails::of("write_file", &input, Some("path"), None),
             CallDetails::of("edit_file", &json!({ "path": "a" }), Some("path"), None),

@@ -140,7 +140,7 @@ fn sentence(kind: &EventKind) -> Option<String> {
     let took = |ms: u64| duration(Duration::from_millis(ms));
     Some(match kind {
         EventKind::TeammateSpawned { teammate, role } => format!("{teammate} joins as {role}"),
-        EventKind::TeammatePhase { teammate, phase, task, waiting_for } => {
+        EventKind::TeammatePhase { teammate, phase, task, waiting_for, .. } => {
             let waits = waiting_for.as_ref().map(|cause| format!(", waits for {cause}")).unwrap_or_default();
             format!("{teammate} is {}{}{waits}", VisibleStatus::of_phase(*phase, None).word(), on(task))
         }
@@ -306,7 +306,10 @@ mod tests {
             let (name, since) = (teammate.clone(), Some(UnixMs(1_763_688_000_000 + since)));
             let attempt = task.map(|_| 1);
             let row = MemberSnapshot { name, role, phase, task, attempt, since, ..MemberSnapshot::default() };
-            NewEvent::with_member(EventKind::TeammatePhase { teammate, phase, task, waiting_for: None }, row)
+            NewEvent::with_member(
+                EventKind::TeammatePhase { teammate, phase, task, waiting_for: None, wait: None },
+                row,
+            )
         };
         let rows = |rows: &[&TaskSnapshot], is_full_board| {
             let tasks = rows.iter().map(|row| Arc::new((*row).clone())).collect();

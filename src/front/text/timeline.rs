@@ -321,6 +321,7 @@ impl Timeline {
                 return None;
             }
             EventKind::MessageDelivered { .. } | EventKind::Board { .. } | EventKind::Team { .. } => return None,
+            EventKind::RequestMade(_) | EventKind::RequestWithdrawn { .. } | EventKind::Requests { .. } => return None,
         })
     }
 
@@ -404,13 +405,14 @@ fn mode_changed(desired: Mode, note: &str) -> Option<Entry<'static>> {
 
 /// Returns `None` for another event.
 fn request_answered(event: &EventKind) -> Option<Entry<'_>> {
-    let EventKind::RequestAnswered { by, to, request, request_kind, approved, feedback, task } = event else {
+    let EventKind::RequestAnswered { by, to, request, request_kind, approved, feedback, task, .. } = event else {
         return None;
     };
+    let noun = request_kind.approval_noun()?;
     let verb = if *approved { "approves" } else { "rejects" };
     let task = task.map(|task| format!(" of task {task}")).unwrap_or_default();
     let feedback = if feedback.is_empty() { String::new() } else { format!(": {feedback}") };
-    Some(line(by, format!("to {to}: {verb} {} {request}{task}{feedback}", request_kind.noun()), PLAIN))
+    Some(line(by, format!("to {to}: {verb} {noun} {request}{task}{feedback}"), PLAIN))
 }
 
 fn budget_spent<'a>(member: Option<&'a str>, limit: &str, spent: &str) -> Entry<'a> {

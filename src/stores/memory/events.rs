@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::log::event::{Event, NewEvent};
+use crate::domain::time::UnixMs;
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 
 const KEPT_EVENTS_MAX: usize = 100_000;
@@ -15,18 +16,26 @@ const KEPT_EVENTS_MAX: usize = 100_000;
 #[derive(Clone)]
 pub struct MemoryEventLog {
     clock: Arc<dyn Clock>,
-    events: Arc<Mutex<(u64, VecDeque<Event>)>>,
+    log: Arc<Mutex<LogState>>,
+}
+
+#[derive(Default)]
+struct LogState {
+    /// The time of the first event.
+    began: Option<UnixMs>,
+    last_seq: u64,
+    kept: VecDeque<Event>,
 }
 
 impl MemoryEventLog {
     /// An empty log.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, events: Arc::default() }
+        Self { clock, log: Arc::default() }
     }
 
     /// The kept events, oldest first.
     pub fn events(&self) -> Vec<Event> {
-        self.events.lock().1.iter().cloned().collect()
+        self.log.lock().kept.iter().cloned().collect()
     }
 }
 
@@ -34,15 +43,16 @@ impl MemoryEventLog {
 impl EventLog for MemoryEventLog {
     async fn append(&self, new: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
-        let mut log = self.events.lock();
+        let mut log = self.log.lock();
         let mut events = Vec::with_capacity(new.len());
         for event in new {
-            log.0 += 1;
-            events.push(event.number(log.0, at));
+            log.last_seq += 1;
+            let began = *log.began.get_or_insert(at);
+            events.push(event.number(log.last_seq, at).in_run(began));
         }
-        log.1.extend(events.iter().cloned());
-        let surplus = log.1.len().saturating_sub(KEPT_EVENTS_MAX);
-        log.1.drain(..surplus);
+        log.kept.extend(events.iter().cloned());
+        let surplus = log.kept.len().saturating_sub(KEPT_EVENTS_MAX);
+        log.kept.drain(..surplus);
         Ok(events)
     }
 

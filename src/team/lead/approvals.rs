@@ -5,6 +5,7 @@ use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::{HUMAN, LEAD, Name};
+use crate::domain::team::waiting_for::WaitingFor;
 use crate::ports::BoardView;
 use crate::service::approvals;
 use crate::team::supervisor::Supervisor;
@@ -13,13 +14,44 @@ use crate::team::supervisor::Supervisor;
 #[derive(Default)]
 pub(super) struct ApprovalWatch {
     open: Vec<Request>,
+    /// All requests, as far as events show them.
+    marks: Vec<RequestMark>,
+}
+
+/// The parts of a request whose changes are events.
+#[derive(PartialEq)]
+struct RequestMark {
+    id: String,
+    from: String,
+    to: String,
+    attempt: Option<u32>,
+    is_answered: bool,
+}
+
+impl RequestMark {
+    fn of(request: &Request) -> Self {
+        Self {
+            id: request.id.clone(),
+            from: request.from.clone(),
+            to: request.to.clone(),
+            attempt: request.about.as_ref().map(|about| about.attempt),
+            is_answered: request.answer.is_some(),
+        }
+    }
 }
 
 impl ApprovalWatch {
     /// Reads the open approvals. Withdraws those that are void, and reassigns those whose responder is gone.
     pub async fn poll(&mut self, services: &AgentServices, view: &BoardView, members: &Supervisor) {
         match services.stores.requests.all().await {
-            Ok(approvals) => self.open = approvals.open_approvals().cloned().collect(),
+            Ok(approvals) => {
+                let marks = approvals.requests.iter().map(RequestMark::of).collect();
+                if self.marks != marks {
+                    self.marks = marks;
+                    services.events.request_requests_read();
+                }
+                self.open = approvals.open_approvals().cloned().collect();
+            }
             Err(error) => return tracing::warn!("cannot read the approvals: {error}"),
         }
         self.withdraw_void_reviews(services, view).await;
@@ -31,10 +63,10 @@ impl ApprovalWatch {
         self.open.iter().map(|request| request.id.as_str())
     }
 
-    /// Returns a text about the answer to its own plan or review that this member waits for.
-    pub fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<String> {
+    /// Returns the answer to its own plan or review that this member waits for.
+    pub fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<WaitingFor> {
         let is_awaited = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
-        self.open.iter().find(is_awaited).map(Request::responder)
+        self.open.iter().find(is_awaited).map(Request::awaited_answer)
     }
 
     /// Returns true if a plan of this member waits for the lead's answer.

@@ -11,7 +11,7 @@ use crate::domain::team::pending_questions;
 use crate::domain::team::phase::{Phase, ReportedPhase};
 use crate::domain::team::session::SessionStage;
 use crate::domain::team::state::{StateReport, TeammateReport};
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{WaitKind, WaitingFor};
 use crate::domain::time::UnixMs;
 use crate::run::progress::Activity;
 use crate::team::running_member::{ExitReason, RunningMember};
@@ -102,7 +102,7 @@ impl Lead {
             (Some(question), ..) => WaitingFor::Person(question.to_owned()),
             (None, Some(goal_wait), _) => goal_wait,
             (None, None, SessionStage::NoSession) => WaitingFor::MailOrTask,
-            (None, None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
+            (None, None, _) => WaitingFor::detail(WaitKind::Teammates, ""),
         }
     }
 
@@ -111,13 +111,13 @@ impl Lead {
         match &member.exit {
             Some(ExitReason::Requested) => return None,
             Some(ExitReason::Idle) => return Some(WaitingFor::MailOrTask),
-            Some(ExitReason::Failed(reason)) => return Some(WaitingFor::Other(format!("nothing: {reason}"))),
+            Some(ExitReason::Failed(reason)) => return Some(WaitingFor::detail(WaitKind::Nothing, reason.as_str())),
             None => {}
         }
         if matches!(status.phase, Phase::Work { .. } | Phase::Stopping { .. }) {
             let wait = busy_wait_reason(member);
             if wait.is_none() && member.has_stop_request {
-                return Some(WaitingFor::Other("the end of its turn, to stop then".to_owned()));
+                return Some(WaitingFor::detail(WaitKind::TurnEnd, ""));
             }
             return wait;
         }
@@ -132,14 +132,11 @@ impl Lead {
         let reason = self.approvals.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
             Some(WaitingFor::MailOrTask) => {
                 let pause = self.members.spawn_context.storage.claim_pause();
-                pause.map(|ClaimPause { obstacle, reason }| format!("{obstacle}: {reason}"))
+                pause.map(|ClaimPause { obstacle, reason }| WaitingFor::Other(format!("{obstacle}: {reason}")))
             }
             _ => None,
         });
-        match reason {
-            Some(reason) => Some(WaitingFor::Other(reason)),
-            None => status.waiting_for.clone(),
-        }
+        reason.or_else(|| status.waiting_for.clone())
     }
 
     /// Returns the phase of a member that its report shows.
@@ -162,22 +159,23 @@ impl Lead {
 /// Returns the reason why a working member waits.
 fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
     let reason = match member.progress.activity() {
-        Some(Activity::WaitingForPermission(id)) => return Some(WaitingFor::Person(format!("permission {id}"))),
-        Some(Activity::RetryingModel(description)) => Some(format!("its model, {description}")),
-        Some(Activity::WaitingForBudget) => {
-            Some("other requests to end, which may leave enough of the budget".to_owned())
+        Some(Activity::WaitingForPermission(id)) => Some(WaitingFor::Permission(id.to_string())),
+        Some(Activity::RetryingModel(description)) => {
+            Some(WaitingFor::from_file_text(&format!("its model, {description}")))
         }
-        Some(Activity::WaitingToWrite(obstacle)) => Some(obstacle.to_string()),
-        Some(Activity::SettingUpWorktree) => Some("the set-up of its worktree".to_owned()),
+        Some(Activity::WaitingForBudget) => Some(WaitingFor::detail(WaitKind::OtherRequests, "")),
+        Some(Activity::WaitingToWrite(obstacle)) => Some(WaitingFor::Other(obstacle.to_string())),
+        Some(Activity::SettingUpWorktree) => Some(WaitingFor::detail(WaitKind::SetUp, "")),
         Some(Activity::AskingModel) => {
             let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER);
             // Only doublings are reported, so that the state file does not change every second.
             let minutes = silence.map(|silence| 1_u64 << (silence.as_secs() / 60).ilog2());
             let unit = if minutes == Some(1) { "minute" } else { "minutes" };
-            minutes.map(|minutes| format!("its model, silent for over {minutes} {unit}"))
+            let text = |minutes| format!("silent for over {minutes} {unit}");
+            minutes.map(|minutes| WaitingFor::detail(WaitKind::Model, text(minutes)))
         }
         None | Some(Activity::RunningTool(_) | Activity::CreatingWorktree) => None,
     };
-    let question = member.progress.question().map(|question| format!("the answer of a sub-agent: {question}"));
-    reason.or(question).map(WaitingFor::Other)
+    let question = member.progress.question().map(|question| WaitingFor::detail(WaitKind::SubAgent, &*question));
+    reason.or(question)
 }

@@ -7,7 +7,7 @@ use crate::domain::log::event::EventKind;
 use crate::domain::team::session::SessionStage;
 use crate::domain::team::state::Mode;
 use crate::domain::team::state_note::StateNote;
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{WaitKind, WaitingFor};
 use crate::team::handle::{TeamEnd, TeamOutcome};
 use crate::team::teammate::TeammateCommand;
 
@@ -27,7 +27,7 @@ impl Lead {
     pub(super) fn goal_wait(&self) -> Option<WaitingFor> {
         if self.session.done_when.is_running() {
             let command = self.services.spec.done_when.as_deref().unwrap_or_default();
-            return Some(WaitingFor::Other(format!("the check of the goal (`{command}`)")));
+            return Some(WaitingFor::detail(WaitKind::GoalCheck, format!("(`{command}`)")));
         }
         if self.session.stage != SessionStage::NoSession || self.current_mode() != Mode::Continuous {
             return None;
@@ -45,7 +45,7 @@ impl Lead {
             (None, _) => return None,
         };
         let or_message = if lead.is_some() { " or a message to the lead" } else { "" };
-        Some(WaitingFor::Other(format!("a claimable task{or_message}: {goal}")))
+        Some(WaitingFor::detail(WaitKind::Task, format!("{or_message}: {goal}")))
     }
 
     /// Follows a desired state from now on. Reports a change, and a state file that had to be replaced.
@@ -128,6 +128,7 @@ impl Lead {
             // The end of the session has named what went wrong.
             (TeamEnd::SessionOver, _) => "its session is over".to_owned(),
         };
+        self.services.events.request_requests_read();
         self.services.events.record(EventKind::TeamStopped { team: self.services.spec.name.to_string(), reason });
         self.services.budget.flush().await;
         self.services.events.flush().await;

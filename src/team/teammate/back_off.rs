@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::agents::ModelFailureKind;
 use crate::domain::team::phase::ReleaseReason;
-use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::team::waiting_for::{WaitKind, WaitingFor};
 use crate::domain::text::units::{duration, exponential_backoff};
 use crate::domain::time::UnixMs;
 
@@ -57,9 +57,9 @@ impl MemberError {
 
     fn waiting_for(&self) -> WaitingFor {
         match self {
-            Self::Workspace(reason) => WaitingFor::Other(format!("its workspace: {reason}")),
-            Self::Agent(reason) => WaitingFor::Other(format!("its agent: {reason}")),
-            Self::BudgetSpent(reason) => WaitingFor::Other(format!("a larger budget: {reason}")),
+            Self::Workspace(reason) => WaitingFor::detail(WaitKind::Workspace, reason.as_str()),
+            Self::Agent(reason) => WaitingFor::detail(WaitKind::Agent, reason.as_str()),
+            Self::BudgetSpent(reason) => WaitingFor::detail(WaitKind::Budget, reason.as_str()),
             _ => WaitingFor::Model(self.reason().to_owned()),
         }
     }
@@ -154,7 +154,7 @@ impl BackOff {
             return Some(error.waiting_for());
         }
         let wait = self.wait.as_ref().filter(|wait| !wait.is_over())?;
-        Some(WaitingFor::Other(wait.cause.clone()))
+        Some(WaitingFor::from_file_text(&wait.cause))
     }
 
     /// Returns the rest of the current wait; `None` without a wait, or after a permanent error.
@@ -468,7 +468,7 @@ mod tests {
         assert!(!back_off.can_work() && !back_off.take_due_prompt());
         assert_eq!(
             back_off.waiting_for(),
-            Some(WaitingFor::Other("its agent: no answer (3 failures in a row)".to_owned()))
+            Some(WaitingFor::detail(WaitKind::Agent, "no answer (3 failures in a row)"))
         );
         back_off.retry();
         assert!(back_off.take_due_prompt());

@@ -85,9 +85,7 @@ impl StatusReporter {
         let waiting_for = match phase {
             _ if is_idle => Some(back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)),
             // The lead knows the plans and reviews that members wait for.
-            Phase::Waiting { .. } if host.awaits_answer_to_question() => {
-                Some(WaitingFor::Other("the answer to its question".to_owned()))
-            }
+            Phase::Waiting { .. } if host.awaits_answer_to_question() => Some(WaitingFor::Member),
             _ => None,
         };
         let since = {
@@ -99,6 +97,7 @@ impl StatusReporter {
             teammate: host.name().to_owned(),
             phase: phase.reported(),
             task: phase.claim().map(|claim| claim.task),
+            wait: waiting_for.as_ref().map(WaitingFor::wait),
             waiting_for: waiting_for.clone(),
         };
         let row = host.services.member_row(&host.spec, phase, since, waiting_for.as_ref());

@@ -125,7 +125,7 @@ impl AgentProtocol for ClaudeProtocol {
         match find_tool(tool) {
             Some(known) => CallDetails::of(tool, input, known.subject.field(), known.change),
             // The subject has all arguments.
-            None => CallDetails { text: String::new(), ..CallDetails::of(tool, input, None, None) },
+            None => CallDetails::of_whole_subject(tool, input),
         }
     }
 

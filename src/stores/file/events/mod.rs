@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::log::event::{Event, NewEvent};
+use crate::domain::time::UnixMs;
 use crate::platform::FileKind;
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 use crate::stores::fs::FileSystem;
@@ -49,6 +50,8 @@ pub struct FileEventLog {
 
 #[derive(Default)]
 struct LogState {
+    /// The time of the run's first event.
+    began: Option<UnixMs>,
     last_seq: u64,
     /// The lines of numbered events that are not written yet.
     waiting: String,
@@ -85,12 +88,15 @@ impl FileEventLog {
     fn append_events(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut log = self.log.lock();
-        let events: Vec<Event> = (log.last_seq + 1..).zip(events).map(|(seq, event)| event.number(seq, at)).collect();
+        let began = log.began.unwrap_or(at);
+        let numbered = (log.last_seq + 1..).zip(events);
+        let events: Vec<Event> = numbered.map(|(seq, event)| event.number(seq, at).in_run(began)).collect();
         let text: String = events.iter().map(|event| event.to_line() + "\n").collect();
         if log.has_failed && log.waiting.len() + text.len() > WAITING_BYTES_MAX {
             let reason = "there is no space for more events on disk or in memory";
             return Err(failed("append to", &self.path())(io::Error::new(io::ErrorKind::StorageFull, reason)));
         }
+        log.began = Some(began);
         log.last_seq += events.len() as u64;
         log.waiting.push_str(&text);
         self.write_waiting(&mut log);

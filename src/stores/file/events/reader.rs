@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::domain::log::event::Event;
+use crate::domain::log::event_id::EventId;
 use crate::platform::FileKind;
 use crate::ports::{EventReader, Runs, StoreResult};
 use crate::stores::file::append_file::complete_bytes;
@@ -24,12 +25,14 @@ pub struct FileEventReader {
     runs: Runs,
     /// The inode of the file that was read last, and the offset to continue at.
     position: Option<(u64, u64)>,
+    /// The run of the event that was read last, and its number.
+    last: Option<EventId>,
 }
 
 impl FileEventReader {
     /// A reader of the log below `team_folder`.
     pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path, runs: Runs) -> Self {
-        Self { files, folder: team_folder.to_owned(), runs, position: None }
+        Self { files, folder: team_folder.to_owned(), runs, position: None, last: None }
     }
 
     fn read_unread(&mut self) -> StoreResult<Vec<Event>> {
@@ -42,10 +45,20 @@ impl FileEventReader {
             // An incomplete line is read once it is complete.
             let complete_bytes = complete_bytes(&bytes);
             let lines = bytes[..complete_bytes].split(|byte| *byte == b'\n');
-            events.extend(lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok()));
+            let read = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
+            events.extend(read.map(|event| self.with_id(event)));
             self.position = Some((number, offset + complete_bytes as u64));
         }
         Ok(events)
+    }
+
+    /// Returns the event with its id. An event of an older version gets it from the first event of its run that is stored.
+    fn with_id(&mut self, event: Event) -> Event {
+        let of_last_run = self.last.filter(|last| last.seq < event.seq).map(|last| last.began);
+        let began = event.id.map(|id| id.began).or(of_last_run).unwrap_or(event.at);
+        let event = event.in_run(began);
+        self.last = event.id;
+        event
     }
 
     /// The files to read, oldest first: name, inode and start offset.
