@@ -53,7 +53,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("tasks claim", 2, &["--as"]),
     ("tasks claim --as", 2, &["--as", "NAME"]),
     ("tasks claim --as 'a b'", 2, &["a b", "letters"]),
-    ("tasks claim --as lead", 2, &["lead", "YOUR-NAME"]),
+    ("tasks claim --as lead", 2, &["lead", "--as NAME"]),
     ("tasks claim --as all", 2, &["all"]),
     ("tasks claim --as me --lease 5", 2, &["5", "15m"]),
     ("tasks claim --as me --lease 0s", 2, &["0s", "1s"]),
