@@ -293,30 +293,19 @@ pub struct Permissions {
     pub deny: Vec<PermissionRule>,
 }
 
-/// The decision of the rules about a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The decision of the rules about a call. Each is stricter than the one before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PermissionDecision {
     /// The call is made.
     Allow,
-    /// The call is refused, for this reason.
-    Deny(String),
     /// The person decides.
     Ask,
+    /// The call is refused, for this reason.
+    Deny(String),
 }
 
 fn denied_by(rule: &PermissionRule) -> PermissionDecision {
     PermissionDecision::Deny(format!("the rule `{rule}` denies it"))
-}
-
-impl PermissionDecision {
-    /// Returns the stricter decision of two.
-    #[must_use]
-    pub fn stricter(self, other: Self) -> Self {
-        match (&self, &other) {
-            (Self::Deny(_), _) | (Self::Ask, Self::Ask | Self::Allow) | (Self::Allow, Self::Allow) => self,
-            _ => other,
-        }
-    }
 }
 
 impl Permissions {
@@ -353,7 +342,7 @@ impl Permissions {
         let own_path = (real_paths.is_empty() || !path.starts_with('/')).then_some(&path);
         let decide = |subject: &String| self.decide(&PermissionCall { subject: subject.clone(), ..call.clone() });
         let decisions = own_path.into_iter().chain(real_paths).map(decide);
-        decisions.reduce(PermissionDecision::stricter).unwrap_or(PermissionDecision::Ask)
+        decisions.max().unwrap_or(PermissionDecision::Ask)
     }
 
     /// Decides about a call.
@@ -473,17 +462,6 @@ mod tests {
             let decision = asked(&[], &deny, &change(tool, path));
             assert_eq!(matches!(decision, PermissionDecision::Deny(_)), is_denied, "{path}");
         }
-    }
-
-    #[test]
-    fn stricter_decision_wins() {
-        let deny = || PermissionDecision::Deny("no".into());
-        let (ask, allow) = (PermissionDecision::Ask, PermissionDecision::Allow);
-        assert_eq!(allow.clone().stricter(ask.clone()), ask);
-        assert_eq!(ask.clone().stricter(allow.clone()), ask);
-        assert_eq!(ask.stricter(deny()), deny());
-        assert_eq!(deny().stricter(allow.clone()), deny());
-        assert_eq!(allow.clone().stricter(allow.clone()), allow);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct WorkReport {
 }
 
 /// A request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Request {
     /// Its id, which is also in the messages about it.
     pub id: String,
@@ -114,20 +114,7 @@ pub struct Request {
 impl Request {
     /// A request without an answer.
     pub fn new(id: &str, kind: RequestKind, from: &str, to: &str, at: UnixMs) -> Self {
-        Self {
-            id: id.to_owned(),
-            kind,
-            from: from.to_owned(),
-            to: to.to_owned(),
-            at,
-            plan: String::new(),
-            call: None,
-            call_hash: None,
-            about: None,
-            report: None,
-            answering: None,
-            answer: None,
-        }
+        Self { id: id.to_owned(), kind, from: from.to_owned(), to: to.to_owned(), at, ..Self::default() }
     }
 
     /// Asks the person for permission for a call of `from`.
@@ -230,7 +217,7 @@ pub struct AnswerReservation {
 }
 
 /// An answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ApprovalAnswer {
     /// True approves, false rejects.
     pub approve: bool,
@@ -365,14 +352,8 @@ impl Approvals {
     pub fn withdraw(&mut self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) {
         if let Some(request) = self.open_request_mut(id, kind) {
             request.answering = None;
-            request.answer = Some(ApprovalAnswer {
-                approve: false,
-                text: reason.to_owned(),
-                by: SYSTEM.to_owned(),
-                at,
-                for_run: false,
-                digest: None,
-            });
+            let (text, by) = (reason.to_owned(), SYSTEM.to_owned());
+            request.answer = Some(ApprovalAnswer { text, by, at, ..ApprovalAnswer::default() });
         }
     }
 
