@@ -6,48 +6,24 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::{Map, Value as Json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile};
-use super::settings::{self, NOT_ENFORCED, Setting, ValueKind};
+use super::settings::{self, Setting, ValueKind};
 use crate::domain::text::suggestion::did_you_mean;
 use crate::domain::text::system_error;
 use crate::platform::reading::{self, AllowedKinds};
-use crate::providers::PROVIDER_ALIASES;
 
 /// The maximum size of a config file in bytes.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// A value of a setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    Text(String),
-    Words(Vec<String>),
-    Integer(u64),
-    /// A table of texts, of settings or of any values.
-    Table(serde_json::Map<String, serde_json::Value>),
-}
-
-impl Value {
-    /// Returns a value of this kind as `config show` prints it.
-    pub(super) fn as_json(&self, kind: ValueKind) -> serde_json::Value {
-        match (self, kind) {
-            (Self::Text(flag), ValueKind::Flag) => (flag == "true").into(),
-            (Self::Text(text), ValueKind::Integer(..)) => number(text).into(),
-            (Self::Text(text), ValueKind::Decimal(_)) => decimal(text).into(),
-            (Self::Text(text), _) => text.clone().into(),
-            (Self::Words(words), _) => words.clone().into(),
-            (Self::Integer(number), _) => (*number).into(),
-            (Self::Table(table), _) => table.clone().into(),
-        }
-    }
-}
-
 /// A value and its position in the file, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpannedValue {
-    pub value: Value,
+    /// The value as JSON, of the kind of its setting.
+    pub value: Json,
     pub span: Range<usize>,
 }
 
@@ -131,8 +107,9 @@ impl Reader<'_> {
     fn file(&mut self, table: &DeTable<'_>, values: &mut Values, teams: &mut Vec<(String, TeamTable)>) {
         for (key, value) in table {
             match self.find(key, settings::TOP_SETTINGS, "at the top of the file") {
-                Some(Setting { kind: ValueKind::Named(inner), key: "prices", .. }) => self.prices(inner, value, values),
-                Some(Setting { kind: ValueKind::Named(inner), key: "models", .. }) => self.models(inner, value, values),
+                Some(Setting { kind: ValueKind::Named(inner), key, .. }) if *key != "teams" => {
+                    self.named(key, inner, value, values);
+                }
                 Some(Setting { kind: ValueKind::Named(_), .. }) => {
                     for (name, team) in self.table(key.get_ref(), value).into_iter().flatten() {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
@@ -144,22 +121,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the prices of models as `prices.MODEL.KEY`.
-    fn prices(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
-        for (model, price) in self.table("prices", value).into_iter().flatten() {
-            let model: &str = model.get_ref();
-            let location = format!("in [prices.{model:?}]");
-            self.values((model, price), settings, &location, &format!("prices.{model}."), values);
-        }
-    }
-
-    /// Adds the models under names as `models.NAME.KEY`.
-    fn models(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
-        for (name, table) in self.table("models", value).into_iter().flatten() {
-            let (span, name): (_, &str) = (name.span(), name.get_ref());
-            let prefix = format!("models.{name}.");
-            self.values((name, table), settings, &format!("in [models.{name:?}]"), &prefix, values);
-            if name.trim().is_empty() || !values.contains_key(&format!("{prefix}provider")) {
+    /// Adds the prices of models as `prices.MODEL.KEY`, or the models under names as `models.NAME.KEY`.
+    fn named(&mut self, table: &str, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
+        for (key, inner) in self.table(table, value).into_iter().flatten() {
+            let (span, name): (_, &str) = (key.span(), key.get_ref());
+            let prefix = format!("{table}.{name}.");
+            self.values((name, inner), settings, &format!("in [{table}.{name:?}]"), &prefix, values);
+            if table == "models" && (name.trim().is_empty() || !values.contains_key(&format!("{prefix}provider"))) {
                 let problem = self.source.problem(span, format!("the model {name:?} needs a name and `provider`"));
                 self.problems.push(problem.hint("add provider = \"…\""));
             }
@@ -240,35 +208,11 @@ impl Reader<'_> {
 
     fn unknown(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, allowed: &[&str], location: &str) {
         let name: &str = key.get_ref();
-        let problem = match NOT_ENFORCED.iter().find(|(planned, _)| *planned == name) {
-            Some((_, why)) => self
-                .source
-                .problem(key.span(), format!("`{name}` is not enforced by this version: {why}"))
-                .hint("remove it: Brigade refuses settings that it does not enforce"),
-            None => {
-                let hint = did_you_mean(name, allowed.iter().copied())
-                    .unwrap_or_else(|| format!("known keys: {}", allowed.join(", ")));
-                self.source.problem(key.span(), format!("unknown key `{}` {location}", name.escape_debug())).hint(hint)
-            }
-        };
+        let hint = did_you_mean(name, allowed.iter().copied())
+            .unwrap_or_else(|| format!("known keys: {}", allowed.join(", ")));
+        let message = format!("unknown key `{}` {location}", name.escape_debug());
+        let problem = self.source.problem(key.span(), message).hint(hint);
         self.problems.push(problem);
-    }
-
-    /// Returns the settings of a table that is one value.
-    fn record(
-        &mut self,
-        key: &str,
-        settings: &[Setting],
-        value: &Spanned<DeValue<'_>>,
-    ) -> serde_json::Map<String, serde_json::Value> {
-        let mut inner = Values::new();
-        self.values((key, value), settings, &format!("in `{key}`"), "", &mut inner);
-        let kind = |key: &String| settings.iter().find(|setting| setting.key == key).map(|setting| setting.kind);
-        let entry = |(key, value): (String, SpannedValue)| {
-            let json = value.value.as_json(kind(&key)?);
-            Some((key, json))
-        };
-        inner.into_iter().filter_map(entry).collect()
     }
 
     /// Adds the value of `setting`, or those of its table, to `values`. `parent` begins the name of its table, and `prefix` its key.
@@ -285,12 +229,14 @@ impl Reader<'_> {
             let (location, prefix) = (format!("in [{parent}{prefix}{key}]"), format!("{prefix}{key}."));
             return self.values((key, value), inner, &location, &prefix, values);
         }
-        if let ValueKind::Record(inner) = setting.kind {
-            let record = self.record(key, inner, value);
-            values.insert(format!("{prefix}{key}"), SpannedValue { value: Value::Table(record), span: value.span() });
-            return;
-        }
-        match checked_value(setting, value.get_ref()) {
+        let checked = if let ValueKind::Record(inner) = setting.kind {
+            let mut record = Values::new();
+            self.values((key, value), inner, &format!("in `{key}`"), "", &mut record);
+            Ok(record.into_iter().map(|(key, inner)| (key, inner.value)).collect::<Map<_, _>>().into())
+        } else {
+            checked_value(setting, value.get_ref())
+        };
+        match checked {
             Ok(plain) => {
                 values.insert(format!("{prefix}{key}"), SpannedValue { value: plain, span: value.span() });
             }
@@ -302,7 +248,7 @@ impl Reader<'_> {
 }
 
 /// Returns the value as JSON, or a text about the part that JSON does not have.
-fn json(value: &DeValue<'_>) -> Result<serde_json::Value, &'static str> {
+fn json(value: &DeValue<'_>) -> Result<Json, &'static str> {
     let invalid = "a number that JSON does not have";
     Ok(match value {
         DeValue::String(text) => text.as_ref().into(),
@@ -318,7 +264,7 @@ fn json(value: &DeValue<'_>) -> Result<serde_json::Value, &'static str> {
         DeValue::Array(list) => list.iter().map(|item| json(item.get_ref())).collect::<Result<Vec<_>, _>>()?.into(),
         DeValue::Table(table) => {
             let entry = |(key, value): TableEntry<'_>| Ok((key.get_ref().to_string(), json(value.get_ref())?));
-            serde_json::Value::Object(table.iter().map(entry).collect::<Result<_, &'static str>>()?)
+            Json::Object(table.iter().map(entry).collect::<Result<_, &'static str>>()?)
         }
     })
 }
@@ -335,81 +281,78 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// Checks a value that is not a table.
-fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, InvalidValue> {
+/// Returns a value that is not a table, checked.
+fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Json, InvalidValue> {
     let key = setting.key;
-    match setting.kind {
+    let text = match setting.kind {
         ValueKind::Words => {
-            let text = |word: &Spanned<DeValue<'_>>| word.get_ref().as_str().map(str::to_owned);
-            let words = value.as_array().and_then(|list| list.iter().map(text).collect());
+            let text = |word: &Spanned<DeValue<'_>>| word.get_ref().as_str().map(Json::from);
+            let words: Option<Vec<Json>> = value.as_array().and_then(|list| list.iter().map(text).collect());
             let example = match key {
                 "keep" => "reports/**",
                 "copy" => ".env",
                 _ => "rust",
             };
             let expected = || format!("`{key}` must be a list of strings, such as [\"{example}\"]");
-            Ok(Value::Words(words.ok_or_else(expected)?))
+            return Ok(words.ok_or_else(expected)?.into());
         }
-        ValueKind::Texts | ValueKind::Json => match json(value) {
-            Ok(serde_json::Value::Object(table)) => {
-                let is_text = setting.kind == ValueKind::Json || table.values().all(serde_json::Value::is_string);
-                if is_text { Ok(Value::Table(table)) } else { Err(format!("`{key}` must have only strings").into()) }
-            }
-            Ok(_) => Err(format!("`{key}` must be a table, not {}", kind_of(value)).into()),
-            Err(what) => Err(format!("`{key}` has {what}").into()),
-        },
-        ValueKind::Flag => match value.as_bool() {
-            Some(flag) => Ok(Value::Text(flag.to_string())),
-            None => Err(format!("`{key}` must be true or false, not {}", kind_of(value)).into()),
-        },
-        ValueKind::Integer(min, max) => Ok(Value::Integer(integer(key, min, max, value)?)),
+        ValueKind::Texts | ValueKind::Json => {
+            return match json(value) {
+                Ok(Json::Object(table)) => {
+                    let is_text = setting.kind == ValueKind::Json || table.values().all(Json::is_string);
+                    if is_text { Ok(table.into()) } else { Err(format!("`{key}` must have only strings").into()) }
+                }
+                Ok(_) => Err(format!("`{key}` must be a table, not {}", kind_of(value)).into()),
+                Err(what) => Err(format!("`{key}` has {what}").into()),
+            };
+        }
+        ValueKind::Flag => {
+            let flag = value.as_bool().map(Json::from);
+            return Ok(flag.ok_or_else(|| format!("`{key}` must be true or false, not {}", kind_of(value)))?);
+        }
+        ValueKind::Integer(min, max) => return Ok(integer(key, min, max, value)?.into()),
         ValueKind::Decimal(_) => {
             let spelled =
                 value.as_float().map(toml::de::DeFloat::as_str).or(value.as_integer().map(|number| number.as_str()));
-            let text = spelled.ok_or_else(|| format!("`{key}` must be a number, not {}", kind_of(value)))?;
-            checked_text(setting, text)?;
-            Ok(Value::Text(text.to_owned()))
+            spelled.ok_or_else(|| format!("`{key}` must be a number, not {}", kind_of(value)))?
         }
-        _ => {
-            let text = value.as_str().ok_or_else(|| format!("`{key}` must be a string, not {}", kind_of(value)))?;
-            checked_text(setting, text)?;
-            Ok(Value::Text(text.to_owned()))
-        }
-    }
+        _ => value.as_str().ok_or_else(|| format!("`{key}` must be a string, not {}", kind_of(value)))?,
+    };
+    value_of_text(setting, text)
 }
 
-/// Checks that `text` is allowed as the value of `setting`.
-pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), InvalidValue> {
+/// Returns the value of `setting` that this text of a file, a variable or a flag stands for.
+pub(super) fn value_of_text(setting: &Setting, text: &str) -> Result<Json, InvalidValue> {
     let key = setting.key;
-    let allowed = match setting.kind {
-        ValueKind::Choice(words) if words.contains(&text) => return Ok(()),
-        ValueKind::Choice(words) => {
+    let (value, allowed) = match setting.kind {
+        ValueKind::Choice(words) if !words.contains(&text) => {
             let message = format!("`{key}` must be one of {}, not `{}`", words.join(", "), text.escape_debug());
             let hint = did_you_mean(text, words.iter().copied());
             return Err(InvalidValue { message, hint });
         }
-        ValueKind::Provider => return checked_provider(text),
-        ValueKind::Integer(min, max) if !number(text).is_some_and(|number| (min..=max).contains(&number)) => {
-            format!("a whole number from {min} to {max}")
-        }
-        ValueKind::Decimal(max) if !decimal(text).is_some_and(|number| number <= max as f64) => {
-            format!("a number from 0 to {max}")
-        }
-        ValueKind::Flag if !["true", "false"].contains(&text) => "true or false".to_owned(),
+        ValueKind::Provider => return checked_provider(text).map(|()| text.into()),
         ValueKind::Path | ValueKind::Name if text.is_empty() => return Err(format!("`{key}` must not be empty").into()),
-        _ => return Ok(()),
+        ValueKind::Integer(min, max) => {
+            let number = digits(text).parse().ok().filter(|number: &u64| (min..=max).contains(number));
+            (number.map(Json::from), format!("a whole number from {min} to {max}"))
+        }
+        ValueKind::Decimal(max) => {
+            let number = digits(text).parse().ok().filter(|number: &f64| (0.0..=max as f64).contains(number));
+            (number.map(Json::from), format!("a number from 0 to {max}"))
+        }
+        ValueKind::Flag => (text.parse::<bool>().ok().map(Json::from), "true or false".to_owned()),
+        ValueKind::Words => {
+            let paths = std::env::split_paths(text).map(|path| Json::from(path.to_string_lossy()));
+            return Ok(paths.collect());
+        }
+        _ => return Ok(text.into()),
     };
-    Err(format!("`{key}` must be {allowed}, not `{}`", text.escape_debug()).into())
+    Ok(value.ok_or_else(|| format!("`{key}` must be {allowed}, not `{}`", text.escape_debug()))?)
 }
 
-/// Parses a whole number; `_` may separate digits.
-pub(super) fn number(text: &str) -> Option<u64> {
-    text.trim().replace('_', "").parse().ok()
-}
-
-/// Parses a number that is not negative; `_` may separate digits.
-pub(super) fn decimal(text: &str) -> Option<f64> {
-    text.trim().replace('_', "").parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
+/// Returns the text of a number, in which `_` may separate digits.
+fn digits(text: &str) -> String {
+    text.trim().replace('_', "")
 }
 
 fn checked_provider(name: &str) -> Result<(), InvalidValue> {
@@ -417,11 +360,7 @@ fn checked_provider(name: &str) -> Result<(), InvalidValue> {
         return Ok(());
     }
     let known = settings::providers().collect::<Vec<_>>().join(", ");
-    let alias = PROVIDER_ALIASES.iter().find(|(names, _)| names.contains(&name.to_lowercase().as_str()));
-    let hint = match alias {
-        Some((_, hint)) => Some((*hint).to_owned()),
-        None => did_you_mean(name, settings::providers()),
-    };
+    let hint = did_you_mean(name, settings::providers());
     Err(InvalidValue { message: format!("unknown provider `{}`; known: {known}", name.escape_debug()), hint })
 }
 
@@ -485,8 +424,6 @@ mod tests {
             text.split_once("hint: ").map_or("(none)".to_owned(), |(_, hint)| hint.to_owned())
         });
         insta::assert_snapshot!(hints.join("\n"));
-        let aliases = || PROVIDER_ALIASES.iter().flat_map(|(names, _)| *names);
-        assert!(settings::providers().all(|known| aliases().all(|alias| *alias != known)), "an alias is a provider");
     }
 
     #[test]

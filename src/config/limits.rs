@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use super::Value;
-use super::file::{checked_text, decimal, number};
 use super::patterns::matching_files;
-use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
-use super::settings::{self, LIMITS, LimitField};
+use super::resolve::{Resolver, Source, Sourced};
+use super::settings::{self, LIMIT_SETTINGS};
 use crate::domain::agent::path_pattern;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::worktree_name::{WorktreeName, team_folder};
@@ -54,12 +52,11 @@ fn checked_keep(pattern: &str) -> Result<(), &'static str> {
 impl Resolver<'_> {
     /// Returns the isolation of a team, the branch to merge into and the set-up of worktrees.
     pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<BranchName>, SetupSpec) {
-        let worktree = self.text("isolation").filter(|isolation| isolation.value == Isolation::Worktree.as_str());
+        let worktree = self.value("isolation").filter(|isolation| isolation.text() == Isolation::Worktree.as_str());
         let is_worktree = worktree.is_some();
-        let merge_into = self.text("merge_into");
+        let merge_into = self.value("merge_into");
         if !is_worktree && let Some(sourced) = &merge_into {
-            let problem = sourced.problem("`merge_into` has no effect without isolation: nothing is merged");
-            self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+            self.needs_isolation("merge_into", sourced, "nothing is merged");
         }
         let folder = team_folder(team);
         if let Some((sourced, WorktreeName { task, team: other, .. })) = worktree.zip(WorktreeName::of_folder(&folder))
@@ -70,18 +67,20 @@ impl Resolver<'_> {
             self.problems.push(problem.hint("rename the team, so that its name does not end with -task-NUMBER"));
         }
         let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
-        (isolation, merge_into.map(|sourced| BranchName::new(sourced.value.trim())), self.setup(is_worktree))
+        (isolation, merge_into.map(|sourced| BranchName::new(sourced.text().trim())), self.setup(is_worktree))
+    }
+
+    fn needs_isolation(&mut self, key: &str, sourced: &Sourced, why: &str) {
+        let problem = sourced.problem(format!("`{key}` has no effect without isolation: {why}"));
+        self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
     }
 
     /// Returns the patterns of ignored files that completed tasks move into the workspace.
     pub(super) fn kept_files(&mut self, isolation: Isolation) -> Vec<String> {
-        let keep = self.find("keep");
-        let patterns = keep.as_ref().map(|keep| words_of(&keep.value)).unwrap_or_default();
-        self.show("keep", patterns.clone(), keep.as_ref().map_or(&Source::Default, |keep| &keep.source));
+        let (keep, patterns) = self.words("keep");
         let Some(keep) = keep.filter(|_| !patterns.is_empty()) else { return Vec::new() };
         if isolation == Isolation::None {
-            let problem = keep.problem("`keep` has no effect without isolation: all files are in the workspace");
-            self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+            self.needs_isolation("keep", &keep, "all files are in the workspace");
         }
         for pattern in &patterns {
             if let Err(reason) = checked_keep(pattern) {
@@ -93,25 +92,24 @@ impl Resolver<'_> {
 
     /// Returns the set-up of worktrees.
     fn setup(&mut self, is_worktree: bool) -> SetupSpec {
-        let command = self.text("setup").map(|command| command.value);
+        let command: Option<String> = self.get("setup");
         let copy = self.find("copy");
         let files = copy.as_ref().map(|copy| self.copied_files(copy)).unwrap_or_default();
         self.show("copy", files.clone(), copy.as_ref().map_or(&Source::Default, |copy| &copy.source));
-        let submodules = self.flag("submodules");
+        let submodules: bool = self.get("submodules");
         let set = [("setup", command.is_some()), ("copy", !files.is_empty()), ("submodules", submodules)];
         for (key, _) in set.into_iter().filter(|(_, is_set)| *is_set && !is_worktree) {
             let Some(sourced) = self.find(key) else { continue };
-            let problem = sourced.problem(format!("`{key}` has no effect without isolation: it prepares worktrees"));
-            self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+            self.needs_isolation(key, &sourced, "it prepares worktrees");
         }
         SetupSpec { command, copy: files.into_iter().map(PathBuf::from).collect(), submodules }
     }
 
     /// Returns the files of the workspace that the setting names or matches, each once.
-    fn copied_files(&mut self, copy: &Sourced<Value>) -> Vec<String> {
+    fn copied_files(&mut self, copy: &Sourced) -> Vec<String> {
         let folder = self.workspace_folder();
         let mut files: Vec<String> = Vec::new();
-        for text in words_of(&copy.value) {
+        for text in copy.get::<Vec<String>>() {
             let matched = match checked_copy(&text) {
                 Ok(()) => matching_files(&folder, &text),
                 Err(reason) => Err(reason.to_owned()),
@@ -130,33 +128,32 @@ impl Resolver<'_> {
 
     /// Returns the targets of notifications.
     pub(super) fn notify(&mut self) -> NotifySpec {
-        let command = self.text("notify.command").map(|command| command.value);
-        let url = self.text("notify.url");
+        let command = self.get("notify.command");
+        let url = self.value("notify.url");
         let is_address = |url: &str| url.starts_with("http://") || url.starts_with("https://");
-        if let Some(url) = url.as_ref().filter(|url| !is_address(&url.value)) {
+        if let Some(url) = url.as_ref().filter(|url| !is_address(url.text())) {
             let problem = url.problem("`notify.url` is no address: it must begin with http:// or https://");
             self.problems.push(problem);
         }
-        NotifySpec { command, url: url.map(|url| url.value) }
+        NotifySpec { command, url: url.map(|url| url.get()) }
     }
 
     pub(super) fn limits(&mut self) -> Limits {
-        let mut limits = Limits::default();
+        let mut limits = serde_json::to_value(Limits::default()).unwrap_or_default();
         let mut command_timeout = None;
-        for LimitField { setting, get, set } in LIMITS {
+        for setting in LIMIT_SETTINGS {
             let key = format!("limits.{}", setting.key);
-            let sourced = self.find(&key).map(|sourced| sourced.map(text_of));
-            if let Some(sourced) = &sourced {
-                match (checked_text(setting, &sourced.value), number(&sourced.value)) {
-                    (Ok(()), Some(number)) => set(&mut limits, number),
-                    (checked, _) => self.invalid(sourced, checked),
-                }
+            let found = self.find(&key);
+            if let Some(found) = &found {
+                limits[setting.key] = found.value.clone();
             }
-            self.show(key, get(&limits), sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
+            let source = found.as_ref().map_or(&Source::Default, |found| &found.source);
+            self.show(key, limits[setting.key].clone(), source);
             if setting.key.starts_with("command_timeout") {
-                command_timeout = sourced.or(command_timeout);
+                command_timeout = found.or(command_timeout);
             }
         }
+        let limits: Limits = serde_json::from_value(limits).unwrap_or_default();
         if limits.tools.command_timeout > limits.tools.command_timeout_max
             && let Some(sourced) = command_timeout
         {
@@ -168,7 +165,7 @@ impl Resolver<'_> {
 
     /// Returns the prices of all models. Each key comes from the first file that has it.
     pub(super) fn prices(&mut self) -> Prices {
-        let mut models: BTreeMap<String, BTreeMap<&'static str, Sourced<String>>> = BTreeMap::new();
+        let mut models: BTreeMap<String, BTreeMap<&'static str, Sourced>> = BTreeMap::new();
         for (key, sourced) in self.outside_teams(PREFIX) {
             // A model's name may have dots.
             let model_and_key = key.strip_prefix(PREFIX).and_then(|rest| rest.rsplit_once('.'));
@@ -181,9 +178,9 @@ impl Resolver<'_> {
         let mut prices = Prices::new();
         for (model, price_values) in models {
             for (key, sourced) in &price_values {
-                self.show(format!("{PREFIX}{model}.{key}"), decimal(&sourced.value), &sourced.source);
+                self.show(format!("{PREFIX}{model}.{key}"), sourced.value.clone(), &sourced.source);
             }
-            let price = |key: &str| price_values.get(key).and_then(|sourced| decimal(&sourced.value));
+            let price = |key: &str| price_values.get(key)?.value.as_f64();
             let (Some(input), Some(output)) = (price("input_usd_per_mtok"), price("output_usd_per_mtok")) else {
                 let message =
                     format!("the price of `{model}` needs both `input_usd_per_mtok` and `output_usd_per_mtok`");
@@ -200,11 +197,10 @@ impl Resolver<'_> {
     /// Returns the budget of the team, and checks those of its members. A limit in dollars needs a price for every model that costs money.
     pub(super) fn budget(&mut self, prices: &Prices, lead: &MemberSpec, members: &[MemberSpec]) -> Budget {
         let all: Vec<&MemberSpec> = std::iter::once(lead).chain(members).collect();
-        let (tokens, usd) = (self.text("budget.tokens"), self.text("budget.usd"));
+        let (tokens, usd) = (self.value("budget.tokens"), self.value("budget.usd"));
         self.check_tokens_of_programs(tokens.as_ref(), "budget.tokens", &all);
         self.check_prices(usd.as_ref(), prices, &all);
-        let of_task = self.find("limits.task_tokens_max").map(|sourced| sourced.map(text_of));
-        let of_task = of_task.filter(|sourced| number(&sourced.value) != Some(0));
+        let of_task = self.find("limits.task_tokens_max").filter(|sourced| sourced.value != 0);
         self.check_tokens_of_programs(of_task.as_ref(), "task_tokens_max", &all);
         for member in all {
             let [tokens, usd] = ["budget.tokens", "budget.usd"].map(|key| self.find_of_member(&member.name, key));
@@ -218,14 +214,11 @@ impl Resolver<'_> {
             self.check_tokens_of_programs(tokens.as_ref(), "budget.tokens", &[member]);
             self.check_prices(usd.as_ref(), prices, &[member]);
         }
-        Budget {
-            tokens: tokens.and_then(|sourced| number(&sourced.value)),
-            usd: usd.and_then(|sourced| decimal(&sourced.value)),
-        }
+        Budget { tokens: tokens.and_then(|sourced| sourced.get()), usd: usd.and_then(|sourced| sourced.get()) }
     }
 
     /// Adds a problem if there is a limit in dollars and one of these members has a model without a price.
-    fn check_prices(&mut self, usd: Option<&Sourced<String>>, prices: &Prices, members: &[&MemberSpec]) {
+    fn check_prices(&mut self, usd: Option<&Sourced>, prices: &Prices, members: &[&MemberSpec]) {
         let costs = |model: &ModelSpec| {
             providers::provider(&model.provider)
                 .is_some_and(|provider| provider.costs_money_at(model.base_url.as_deref()))
@@ -242,8 +235,8 @@ impl Resolver<'_> {
     }
 
     /// Adds a problem if this limit of tokens is less than the estimate for the first request of an external agent of these members.
-    fn check_tokens_of_programs(&mut self, tokens: Option<&Sourced<String>>, key: &str, members: &[&MemberSpec]) {
-        let Some((sourced, tokens)) = tokens.and_then(|sourced| Some((sourced, number(&sourced.value)?))) else {
+    fn check_tokens_of_programs(&mut self, tokens: Option<&Sourced>, key: &str, members: &[&MemberSpec]) {
+        let Some((sourced, tokens)) = tokens.and_then(|sourced| Some((sourced, sourced.value.as_u64()?))) else {
             return;
         };
         let needed = EXTERNAL_INPUT_TOKENS_MAX + EXTERNAL_OUTPUT_TOKENS_MAX;

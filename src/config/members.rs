@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::file::{ConfigFile, MemberTable, Value, decimal, number};
-use super::models::{ModelValues, shown_value};
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
+use super::file::{ConfigFile, MemberTable};
 use super::permissions::RULE_KEYS;
-use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
-use super::settings::{self, LEAD_SETTINGS, MEMBER_SETTINGS, MODEL_SETTINGS, ROLE_DEFAULT, ValueKind};
+use super::resolve::{Resolver, Source, Sourced, inherited, sourced};
+use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, MODEL_SETTINGS, ROLE_DEFAULT, ValueKind};
 use crate::domain::agent::permission::Permissions;
 use crate::domain::team::budget::Budget;
 use crate::domain::team::name::{HUMAN, LEAD, Name, RESERVED};
-use crate::domain::team::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
+use crate::domain::team::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, ModelSpec};
 use crate::providers;
 
 /// The keys of a member's budget.
@@ -19,41 +21,22 @@ const BUDGET_KEYS: [&str; 2] = ["budget.tokens", "budget.usd"];
 /// The members' names in lower case, with the spelling and the line of each.
 type Names = HashMap<String, (Name, usize)>;
 
-/// The values of a member or the lead by their keys, without the rules about calls of tools.
-pub(super) struct MemberValues(ModelValues);
+/// The values of a member, a lead or a model by their keys, without the rules about calls of tools.
+pub(super) struct MemberValues(pub(super) BTreeMap<&'static str, Sourced>);
 
 impl MemberValues {
-    pub(super) fn new(values: ModelValues) -> Self {
-        Self(values)
-    }
-
-    pub(super) fn get(&self, key: &str) -> Option<&Sourced<Value>> {
-        self.0.get(key)
-    }
-
-    pub(super) fn contains(&self, key: &str) -> bool {
-        self.0.contains_key(key)
-    }
-
     /// Returns true if a person set the value.
     pub(super) fn is_set(&self, key: &str) -> bool {
-        self.get(key).is_some_and(Sourced::is_set)
+        self.0.get(key).is_some_and(Sourced::is_set)
     }
 
-    pub(super) fn insert(&mut self, key: &'static str, value: Sourced<Value>) {
-        self.0.insert(key, value);
-    }
-
-    pub(super) fn into_values(self) -> ModelValues {
-        self.0
-    }
-
-    pub(super) fn text(&self, key: &str) -> Option<Sourced<String>> {
-        Some(self.0.get(key)?.map(text_of))
+    /// Returns the value of a setting in its type. A blank text counts as none.
+    pub(super) fn get<T: DeserializeOwned + Default>(&self, key: &str) -> T {
+        self.0.get(key).filter(|value| !value.is_blank()).map(Sourced::get).unwrap_or_default()
     }
 
     pub(super) fn provider(&self) -> String {
-        self.0.get("provider").map(|provider| text_of(&provider.value)).unwrap_or_default()
+        self.get("provider")
     }
 
     /// Returns the kind of agent that the provider determines. A launch refuses an unknown provider.
@@ -62,21 +45,16 @@ impl MemberValues {
     }
 
     pub(super) fn spec(&self, name: Name, permissions: Permissions, fallback: Vec<ModelSpec>) -> MemberSpec {
-        let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
-        let words = |key: &str| self.0.get(key).map(|words| words_of(&words.value)).unwrap_or_default();
         MemberSpec {
-            role: text("role").unwrap_or_else(|| name.to_string()),
+            role: self.get::<Option<String>>("role").unwrap_or_else(|| name.to_string()),
             name,
-            capabilities: words("capabilities"),
-            prompt: text("prompt").unwrap_or_default(),
-            plan_first: text("plan_first").is_some_and(|flag| flag == "true"),
-            memory: text("memory").and_then(|word| Memory::from_word(&word)),
+            capabilities: self.get("capabilities"),
+            prompt: self.get("prompt"),
+            plan_first: self.get("plan_first"),
+            memory: self.get("memory"),
             permissions,
             model: ModelSpec { fallback, ..self.model_spec() },
-            budget: Budget {
-                tokens: text("budget.tokens").and_then(|tokens| number(&tokens)),
-                usd: text("budget.usd").and_then(|usd| decimal(&usd)),
-            },
+            budget: Budget { tokens: self.get("budget.tokens"), usd: self.get("budget.usd") },
             is_spawned: false,
         }
     }
@@ -94,16 +72,16 @@ impl Resolver<'_> {
             let key = format!("lead.{}", setting.key);
             let value = match setting.kind {
                 ValueKind::Table(_) => continue,
-                ValueKind::Words | ValueKind::Texts | ValueKind::Json | ValueKind::Record(_) => self
-                    .find(&key)
-                    .inspect(|value| self.show(&key, shown_value(setting.key, &value.value), &value.source)),
-                _ => self.text(&key).map(|text| text.map(|text| Value::Text(text.clone()))),
+                ValueKind::Words | ValueKind::Texts | ValueKind::Json | ValueKind::Record(_) => {
+                    let found = self.find(&key);
+                    found.inspect(|value| self.show(&key, value.value.clone(), &value.source))
+                }
+                _ => self.value(&key),
             };
             values.extend(value.map(|value| (setting.key, value)));
         }
         for key in BUDGET_KEYS {
-            let value = self.text(&format!("lead.{key}"));
-            values.extend(value.map(|value| (key, value.map(|text| Value::Text(text.clone())))));
+            values.extend(self.value(&format!("lead.{key}")).map(|value| (key, value)));
         }
         let mut values = MemberValues(values);
         self.add_definition(&mut values);
@@ -111,7 +89,7 @@ impl Resolver<'_> {
         let is_unknown = self.check_definition(&values);
         if !is_unknown
             && !values.is_set("provider")
-            && let Some(setting) = values.get("model").or(values.get("base_url"))
+            && let Some(setting) = values.0.get("model").or(values.0.get("base_url"))
         {
             let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
             self.problems.push(setting.problem("the lead has a model but no provider").hint(hint));
@@ -126,10 +104,10 @@ impl Resolver<'_> {
     /// Shows the values of a lead that come from the definition of its model, in place of those that it does not set.
     fn show_definition(&mut self, prefix: &str, values: &MemberValues) {
         for setting in MODEL_SETTINGS {
-            let Some(value) = values.get(setting.key) else { continue };
+            let Some(value) = values.0.get(setting.key) else { continue };
             let key = format!("{prefix}{}", setting.key);
             self.values.retain(|shown| shown.key != key);
-            self.show(key, shown_value(setting.key, &value.value), &value.source);
+            self.show(key, value.value.clone(), &value.source);
         }
     }
 
@@ -167,16 +145,11 @@ impl Resolver<'_> {
         let name = self.member_name(file, row, names)?;
         let mut values = self.member_values(file, row, lead);
         for key in member_keys() {
-            let value_key = format!("members.{name}.{key}");
-            if let (Some(sourced), Some(setting)) = (values.0.get(key), settings::of_value(&value_key)) {
-                let shown = match key {
-                    "headers" => shown_value(key, &sourced.value),
-                    _ => sourced.value.as_json(setting.kind),
-                };
-                self.show(value_key, shown, &sourced.source);
+            if let Some(value) = values.0.get(key) {
+                self.show(format!("members.{name}.{key}"), value.value.clone(), &value.source);
             }
         }
-        let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
+        let plan_first = values.0.get("plan_first").filter(|flag| flag.value == true);
         if let Some(sourced) = plan_first
             && !values.agent().has_model()
         {
@@ -199,8 +172,9 @@ impl Resolver<'_> {
         let mut values = MemberValues(own.collect());
         let has_own_model = values.0.contains_key("model");
         self.add_definition(&mut values);
-        if values.text("role").is_none_or(|role| role.value.trim().is_empty()) {
-            values.0.insert("role", Sourced::of_default(ROLE_DEFAULT));
+        if values.get::<String>("role").is_empty() {
+            let role = Sourced { value: ROLE_DEFAULT.into(), source: Source::Default, location: None };
+            values.0.insert("role", role);
         }
         if let (false, Some(provider)) = (values.0.contains_key("provider"), lead.0.get("provider")) {
             values.0.insert("provider", inherited(provider));
@@ -220,29 +194,28 @@ impl Resolver<'_> {
 
     /// Replaces a model that is a path by the absolute path.
     pub(super) fn resolve_model(&mut self, values: &mut MemberValues) {
-        if let Some(model) = values.text("model") {
-            let model = self.model(&values.provider(), &model);
-            values.0.insert("model", model.map(|text| Value::Text(text.clone())));
+        if let Some(model) = values.0.get("model") {
+            let model = self.model(&values.provider(), model);
+            values.0.insert("model", model);
         }
     }
 
     /// Replaces the name of a prompt file by its text.
     fn read_prompt_setting(&mut self, values: &mut MemberValues) {
-        if let Some(prompt) = values.text("prompt") {
-            let text = self.prompt(&prompt);
-            values.0.insert("prompt", prompt.map(|_| Value::Text(text.clone())));
+        if let Some(prompt) = values.0.get("prompt") {
+            let text = self.prompt(prompt);
+            values.0.insert("prompt", prompt.with(text));
         }
     }
 
     /// Adds a problem if the provider needs a model and has none.
     fn check_model(&mut self, values: &MemberValues) {
         let needed = providers::provider(&values.provider()).and_then(|known| known.model);
-        let has_model = values.text("model").is_some_and(|model| !model.value.trim().is_empty());
-        if !has_model
+        if values.get::<String>("model").is_empty()
             && let Some(model) = needed
-            && let Some(provider) = values.text("provider")
+            && let Some(provider) = values.0.get("provider")
         {
-            let problem = provider.problem(format!("the provider `{}` needs `model`", provider.value));
+            let problem = provider.problem(format!("the provider `{}` needs `model`", provider.text()));
             self.problems.push(problem.hint(format!("add model = \"…\": {model}")));
         }
     }
@@ -253,9 +226,9 @@ impl Resolver<'_> {
             self.problems.push(problem.hint("add name = \"…\""));
             return None;
         };
-        let text = text_of(&spanned.value);
+        let text = spanned.value.as_str().unwrap_or_default();
         let line = file.source.line(spanned.span.start);
-        let message = match Name::new(&text) {
+        let message = match Name::new(text) {
             Ok(name) if name.is_reserved() => {
                 format!("`{name}` is taken: Brigade uses the names {}", RESERVED.join(", "))
             }
@@ -273,14 +246,13 @@ impl Resolver<'_> {
     }
 
     /// Returns the value of a setting of a member or the lead, from the file that lists the members.
-    pub(super) fn find_of_member(&self, name: &Name, key: &str) -> Option<Sourced<String>> {
+    pub(super) fn find_of_member(&mut self, name: &Name, key: &str) -> Option<Sourced> {
         if name.as_str() == LEAD {
-            return Some(self.find(&format!("lead.{key}"))?.map(text_of));
+            return self.find(&format!("lead.{key}"));
         }
         let (file, rows) = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?.members.as_deref()?)))?;
-        let is_named =
-            |row: &&MemberTable| row.values.get("name").is_some_and(|own| text_of(&own.value) == name.as_str());
-        Some(sourced(file, rows.iter().find(is_named)?.values.get(key)?).map(text_of))
+        let is_named = |row: &&MemberTable| row.values.get("name").is_some_and(|own| own.value == name.as_str());
+        Some(sourced(file, rows.iter().find(is_named)?.values.get(key)?))
     }
 
     /// Adds a problem for the first member that needs a worktree of its own and has none.
@@ -298,8 +270,9 @@ impl Resolver<'_> {
         let agents: Vec<AgentKind> = std::iter::once(lead).chain(members).map(|member| member.model.agent).collect();
         let has_own_loop = agents.contains(&AgentKind::Builtin);
         let has_model = agents.into_iter().any(AgentKind::has_model);
-        for (key, value, has_effect) in [("ask", "true", has_own_loop), ("memory", "task", has_model)] {
-            let set = self.find(key).map(|sourced| sourced.map(text_of)).filter(|sourced| sourced.value == value);
+        for (key, value, has_effect) in [("ask", Json::Bool(true), has_own_loop), ("memory", "task".into(), has_model)]
+        {
+            let set = self.find(key).filter(|sourced| sourced.value == value);
             if let Some(sourced) = set.filter(|_| !has_effect) {
                 let problem =
                     sourced.problem(format!("`{key}` has no effect: no agent of the team has a model for it"));
@@ -309,9 +282,9 @@ impl Resolver<'_> {
     }
 
     /// Adds a problem if no member could review.
-    pub(super) fn check_review(&mut self, review: Option<&Sourced<String>>, members: &[MemberSpec]) {
+    pub(super) fn check_review(&mut self, review: Option<&Sourced>, members: &[MemberSpec]) {
         let Some(review) = review else { return };
-        let reviewer = review.value.trim();
+        let reviewer = review.text().trim();
         if [LEAD, HUMAN].iter().any(|name| name.eq_ignore_ascii_case(reviewer)) {
             return;
         }

@@ -24,7 +24,7 @@ pub mod settings;
 
 use crate::domain::text::suggestion::nearest;
 use diagnostics::ConfigError;
-use file::{ConfigFile, Value};
+use file::ConfigFile;
 pub use resolve::{Resolved, ResolvedValue, Source};
 
 /// The name of a workspace's config file.
@@ -201,12 +201,9 @@ impl Config {
         let names = self.team_names();
         let of_team = |name: &String| self.team(name, &TeamFlags::default()).map(|resolved| resolved.durability);
         if names.is_empty() {
-            let word = self.variable("BRIGADE_DURABILITY").map(|(_, word)| Value::Text(word.to_owned()));
-            let word = word.or_else(|| resolve::outside_teams(self, "durability").cloned());
-            return match word {
-                Some(Value::Text(word)) => Durability::from_word(&word).unwrap_or_default(),
-                _ => Durability::default(),
-            };
+            let word = self.variable("BRIGADE_DURABILITY").map(|(_, word)| word);
+            let word = word.or_else(|| resolve::outside_teams(self, "durability")?.as_str());
+            return word.and_then(Durability::from_word).unwrap_or_default();
         }
         let all_process = names.iter().all(|name| matches!(of_team(name), Ok(Durability::Process)));
         if all_process { Durability::Process } else { Durability::Power }

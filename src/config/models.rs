@@ -1,68 +1,39 @@
 //! Resolves the models under names, the fallbacks of a member, and the settings of requests.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value as Json};
 
 use super::diagnostics::Problem;
-use super::file::{Value, decimal, number};
 use super::members::MemberValues;
-use super::resolve::{Resolver, Source, Sourced, sourced, text_of, words_of};
+use super::resolve::{Resolver, inherited, sourced};
 use super::settings::{self, MODEL_SETTINGS, OF_ADDRESS, OF_MODEL};
-use crate::domain::team::model_spec::{
-    ApiKind, EXTRA_BODY_BYTES_MAX, Effort, ModelSpec, OWN_BODY_FIELDS, OWN_HEADERS, ToolCalls,
-};
+use crate::domain::team::model_spec::{EXTRA_BODY_BYTES_MAX, ModelSpec, OWN_BODY_FIELDS, OWN_HEADERS};
 use crate::domain::team::team_spec::AgentKind;
 use crate::domain::text::suggestion::did_you_mean;
 use crate::providers;
 use crate::sandbox::environment::is_secret;
-use crate::secrets::{MASK, Secret};
+use crate::secrets::Secret;
 
 const PREFIX: &str = "models.";
 /// The most models of one `fallback`.
 const FALLBACKS_MAX: usize = 8;
 
 impl MemberValues {
-    fn table(&self, key: &str) -> Map<String, Json> {
-        match self.get(key).map(|table| &table.value) {
-            Some(Value::Table(table)) => table.clone(),
-            _ => Map::new(),
-        }
-    }
-
     /// Returns the settings that these own values of a member take neither from a definition nor from the lead: those of another address,
     /// and the variables of another command.
     fn foreign_keys(&self) -> Vec<&'static str> {
-        let has_own_address = self.contains("base_url");
+        let has_own_address = self.0.contains_key("base_url");
         let of_address = OF_ADDRESS.into_iter().filter(|_| has_own_address);
-        of_address.chain((has_own_address || self.contains("key_command")).then_some("pass_env")).collect()
+        of_address.chain((has_own_address || self.0.contains_key("key_command")).then_some("pass_env")).collect()
     }
 
     /// Returns the model, without its fallbacks.
     pub(super) fn model_spec(&self) -> ModelSpec {
-        let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
-        let count = |key: &str| text(key).and_then(|text| number(&text));
-        let header = |(name, value): (String, Json)| Some((name.to_ascii_lowercase(), value.as_str()?.to_owned()));
-        ModelSpec {
-            agent: self.agent(),
-            provider: self.provider(),
-            model: text("model").unwrap_or_default(),
-            base_url: text("base_url"),
-            api: text("api").and_then(|word| ApiKind::from_word(&word)),
-            // Each value of the table was checked when its file was read.
-            compat: serde_json::from_value(self.table("compat").into()).unwrap_or_default(),
-            headers: self.table("headers").into_iter().filter_map(header).collect(),
-            extra_body: self.table("extra_body"),
-            key_command: text("key_command"),
-            effort: text("effort").and_then(|word| Effort::from_word(&word)),
-            temperature: text("temperature").and_then(|text| decimal(&text)),
-            tool_calls: text("tool_calls").and_then(|word| ToolCalls::from_word(&word)).unwrap_or_default(),
-            context_window_tokens: count("context_window_tokens"),
-            output_tokens_max: count("output_tokens_max").and_then(|tokens| u32::try_from(tokens).ok()),
-            fallback: Vec::new(),
-            command: text("command"),
-            pass_env: self.get("pass_env").map(|words| words_of(&words.value)).unwrap_or_default(),
-        }
+        let set = self.0.iter().filter(|(_, value)| !value.is_blank());
+        let fields: Map<String, Json> = set.map(|(key, value)| ((*key).to_owned(), value.value.clone())).collect();
+        // Each value was checked when its source was read.
+        let spec: ModelSpec = serde_json::from_value(fields.into()).unwrap_or_default();
+        let headers = spec.headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+        ModelSpec { agent: self.agent(), headers, ..spec }
     }
 }
 
@@ -75,10 +46,10 @@ impl Resolver<'_> {
         let value = |setting: &settings::Setting| {
             Some((setting.key, sourced(layer.file, layer.file.values.get(&key(setting.key))?)))
         };
-        let mut values = MemberValues::new(MODEL_SETTINGS.iter().filter_map(value).collect());
-        if let (None, Some(provider)) = (values.get("model"), values.get("provider")) {
-            let model = provider.map(|_| Value::Text(name.to_owned()));
-            values.insert("model", model);
+        let mut values = MemberValues(MODEL_SETTINGS.iter().filter_map(value).collect());
+        if let (None, Some(provider)) = (values.0.get("model"), values.0.get("provider")) {
+            let model = provider.with(name);
+            values.0.insert("model", model);
         }
         Some(values)
     }
@@ -92,34 +63,33 @@ impl Resolver<'_> {
     /// Adds the values of the definition that `model` names to these own values of a member. Own values take precedence, but a member with
     /// its own address gets no key of the definition, and one with its own `key_command` no variables.
     pub(super) fn add_definition(&mut self, values: &mut MemberValues) {
-        let Some(model) = values.text("model") else { return };
-        let Some(defined) = self.definition(&model.value) else { return };
-        if let (Some(own), Some(provider)) = (values.text("provider"), defined.text("provider"))
+        let name: String = values.get("model");
+        let Some(defined) = self.definition(&name) else { return };
+        if let (Some(own), Some(provider)) = (values.0.get("provider"), defined.0.get("provider"))
             && own.is_set()
             && own.value != provider.value
         {
-            let name = &model.value;
-            let problem = own.problem(format!("the model `{name}` has the provider `{}`", provider.value));
+            let problem = own.problem(format!("the model `{name}` has the provider `{}`", provider.text()));
             self.problems.push(problem.hint("remove `provider`, or name another model"));
         }
         let foreign = values.foreign_keys();
-        for (key, value) in defined.into_values() {
+        for (key, value) in defined.0 {
             let is_replaced = key == "model" || (key == "provider" && !values.is_set("provider"));
-            if is_replaced || !(values.contains(key) || foreign.contains(&key)) {
-                values.insert(key, value);
+            if is_replaced || !(values.0.contains_key(key) || foreign.contains(&key)) {
+                values.0.insert(key, value);
             }
         }
     }
 
     /// Returns true if a member with a model but no provider could only mean a definition, and adds a problem.
     pub(super) fn check_definition(&mut self, values: &MemberValues) -> bool {
-        let Some(model) = values.text("model") else { return false };
+        let Some(model) = values.0.get("model") else { return false };
         let known = self.definition_names();
         if known.is_empty() || values.agent() != AgentKind::Runbook {
             return false;
         }
-        let problem = model.problem(format!("unknown model `{}`", model.value.escape_debug()));
-        let hint = did_you_mean(&model.value, known.iter().map(String::as_str));
+        let problem = model.problem(format!("unknown model `{}`", model.text().escape_debug()));
+        let hint = did_you_mean(model.text(), known.iter().map(String::as_str));
         self.problems.push(problem.hint(hint.unwrap_or_else(|| format!("known models: {}", known.join(", ")))));
         true
     }
@@ -130,20 +100,21 @@ impl Resolver<'_> {
         let keys = ["model", "base_url", "command", "pass_env"].into_iter().chain(OF_ADDRESS).chain(OF_MODEL);
         for key in keys {
             let is_foreign = has_own_model && OF_MODEL.contains(&key) || foreign.contains(&key);
-            if let (false, false, Some(value)) = (is_foreign, values.contains(key), lead.get(key)) {
-                values.insert(key, super::resolve::inherited(value));
+            if let (false, false, Some(value)) = (is_foreign, values.0.contains_key(key), lead.0.get(key)) {
+                values.0.insert(key, inherited(value));
             }
         }
     }
 
     /// Returns the models of `fallback`, checked.
     pub(super) fn fallbacks(&mut self, values: &MemberValues) -> Vec<ModelSpec> {
-        let Some(names) = values.get("fallback").cloned() else { return Vec::new() };
-        if words_of(&names.value).len() > FALLBACKS_MAX {
+        let Some(names) = values.0.get("fallback").cloned() else { return Vec::new() };
+        let words: Vec<String> = names.get();
+        if words.len() > FALLBACKS_MAX {
             self.problems.push(names.problem(format!("`fallback` has more than {FALLBACKS_MAX} models")));
         }
         let mut specs = Vec::new();
-        for name in words_of(&names.value) {
+        for name in words {
             let Some(mut defined) = self.definition(&name) else {
                 let known = self.definition_names();
                 let hint = did_you_mean(&name, known.iter().map(String::as_str))
@@ -163,19 +134,15 @@ impl Resolver<'_> {
                 let problem = names.problem(format!("`fallback` cannot use `{name}`: `{}` is no model", spec.provider));
                 self.problems.push(problem.hint("name a model whose provider reaches a server"));
             }
-            for (key, value) in defined.into_values() {
-                let shown = shown_value(key, &value.value);
-                self.show_once(format!("{PREFIX}{name}.{key}"), shown, &value.source);
+            for (key, value) in defined.0 {
+                let key = format!("{PREFIX}{name}.{key}");
+                if !self.values.iter().any(|shown| shown.key == key) {
+                    self.show(key, value.value, &value.source);
+                }
             }
             specs.push(spec);
         }
         specs
-    }
-
-    fn show_once(&mut self, key: String, value: Json, source: &Source) {
-        if !self.values.iter().any(|shown| shown.key == key) {
-            self.show(key, value, source);
-        }
     }
 
     /// Adds a problem for each setting of requests that is invalid or that nothing enforces. Secrets in headers are masked from now on.
@@ -186,19 +153,19 @@ impl Resolver<'_> {
         let is_builtin = values.agent() == AgentKind::Builtin;
         for key in OF_ADDRESS.into_iter().chain(OF_MODEL).filter(|key| *key != "context_window_tokens") {
             let has_effect = has_service || is_builtin && ["fallback", "output_tokens_max"].contains(&key);
-            if let (false, Some(sourced)) = (has_effect, values.get(key)) {
+            if let (false, Some(sourced)) = (has_effect, values.0.get(key)) {
                 let problem = sourced.problem(format!("`{key}` has no effect with the provider `{provider}`"));
                 self.problems.push(problem.hint(format!("remove `{key}`, or set another provider")));
             }
         }
         if let (Some(service), Some(tool_calls)) =
-            (known.and_then(|provider| provider.service.as_ref()), values.get("tool_calls"))
+            (known.and_then(|provider| provider.service.as_ref()), values.0.get("tool_calls"))
             && let Err(reason) = service.check_tool_calls(&values.model_spec())
         {
             self.problems.push(tool_calls.problem(reason).hint("remove `tool_calls`, or set api = \"chat\""));
         }
-        if let Some(headers) = values.get("headers") {
-            let invalid = values.table("headers").into_iter().find_map(|(name, value)| {
+        if let Some(headers) = values.0.get("headers") {
+            let invalid = headers.get::<Map<String, Json>>().into_iter().find_map(|(name, value)| {
                 let value = value.as_str().unwrap_or_default();
                 register_secret(&name, value);
                 invalid_header(&name, value).map(|reason| format!("header `{}` {reason}", name.escape_debug()))
@@ -207,8 +174,8 @@ impl Resolver<'_> {
             let problem = invalid.map(|text| Problem { text: String::new(), ..headers.problem(text) });
             self.problems.extend(problem);
         }
-        if let Some(extra) = values.get("extra_body") {
-            let table = values.table("extra_body");
+        if let Some(extra) = values.0.get("extra_body") {
+            let table: Map<String, Json> = extra.get();
             let own = table.keys().find(|key| OWN_BODY_FIELDS.contains(&key.as_str()));
             if let Some(key) = own {
                 let hint = match key.as_str() {
@@ -248,22 +215,3 @@ fn invalid_header(name: &str, value: &str) -> Option<&'static str> {
         None
     }
 }
-
-/// Returns a value as `config show` prints it, without the secrets in headers.
-pub(super) fn shown_value(key: &str, value: &Value) -> Json {
-    let kind = MODEL_SETTINGS.iter().find(|setting| setting.key == key).map(|setting| setting.kind);
-    let shown = kind.map_or_else(|| text_of(value).into(), |kind| value.as_json(kind));
-    match shown {
-        Json::Object(headers) if key == "headers" => {
-            let masked = |(name, value): (String, Json)| {
-                let value = if is_secret(&name) { MASK.into() } else { value };
-                (name, value)
-            };
-            headers.into_iter().map(masked).collect::<Map<_, _>>().into()
-        }
-        shown => shown,
-    }
-}
-
-/// Values of a model by their keys.
-pub(super) type ModelValues = BTreeMap<&'static str, Sourced<Value>>;

@@ -1,9 +1,8 @@
 //! Resolves the rules about calls of tools: those of the team, and those of a member in addition.
 
 use super::diagnostics::Problem;
-use super::file::Value;
-use super::resolve::{Resolver, Sourced, text_of, words_of};
-use crate::domain::agent::permission::{EXTERNAL_TOOLS, PermissionMode, PermissionRule, Permissions, ToolKind};
+use super::resolve::{Resolver, Sourced};
+use crate::domain::agent::permission::{EXTERNAL_TOOLS, PermissionRule, Permissions, ToolKind};
 use crate::domain::text::suggestion::did_you_mean;
 use crate::tools::table::TOOLS;
 
@@ -16,30 +15,28 @@ impl Resolver<'_> {
     pub(super) fn permissions(
         &mut self,
         prefix: &str,
-        values: [Option<Sourced<Value>>; 3],
+        values: [Option<Sourced>; 3],
         team: &Permissions,
     ) -> Permissions {
         let [mode, allow, deny] = values;
-        let mode = mode.map(|mode| mode.map(text_of));
         if let Some(sourced) = &mode {
             self.show(format!("{prefix}mode"), sourced.value.clone(), &sourced.source);
         }
-        let own_mode = mode.and_then(|mode| PermissionMode::from_word(&mode.value));
         let allow = self.rules(&format!("{prefix}allow"), allow);
         let deny = self.rules(&format!("{prefix}deny"), deny);
         Permissions {
-            mode: own_mode.unwrap_or(team.mode),
+            mode: mode.map_or(team.mode, |mode| mode.get()),
             allow: [team.allow.clone(), allow].concat(),
             deny: [team.deny.clone(), deny].concat(),
         }
     }
 
-    fn rules(&mut self, key: &str, value: Option<Sourced<Value>>) -> Vec<PermissionRule> {
-        let Some(texts) = value.map(|value| value.map(words_of)) else { return Vec::new() };
-        self.show(key.to_owned(), texts.value.clone(), &texts.source);
+    fn rules(&mut self, key: &str, value: Option<Sourced>) -> Vec<PermissionRule> {
+        let Some(texts) = value else { return Vec::new() };
+        self.show(key, texts.value.clone(), &texts.source);
         let mut rules = Vec::new();
-        for text in &texts.value {
-            let (reason, hint) = match PermissionRule::parse(text) {
+        for text in texts.get::<Vec<String>>() {
+            let (reason, hint) = match PermissionRule::parse(&text) {
                 Ok(rule) if rule_tools().any(|tool| rule.is_about_tool(tool)) => {
                     rules.push(rule);
                     continue;

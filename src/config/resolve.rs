@@ -7,20 +7,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
 
 use super::diagnostics::{InvalidValue, Problem, SourceFile};
-use super::file::{ConfigFile, SpannedValue, TeamTable, Value, checked_text};
+use super::file::{ConfigFile, SpannedValue, TeamTable, value_of_text};
 use super::patterns::matching_files;
 use super::permissions::RULE_KEYS;
 use super::settings::{self, Setting, ValueKind};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::agent::permission::Permissions;
 use crate::domain::team::name::{LEAD, Name};
-use crate::domain::team::team_spec::{Memory, OnQuota, Prompts, TeamSpec};
+use crate::domain::team::team_spec::{Prompts, TeamSpec};
 use crate::domain::text::system_error;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
 use crate::providers;
+use crate::sandbox::environment::is_secret;
+use crate::secrets::MASK;
 
 /// The maximum size of a prompt file in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;
@@ -80,20 +84,42 @@ impl Resolved {
 
 /// A value, its source, and its position in a file for errors.
 #[derive(Debug, Clone)]
-pub(super) struct Sourced<T> {
-    pub(super) value: T,
+pub(super) struct Sourced {
+    pub(super) value: Json,
     pub(super) source: Source,
     pub(super) location: Option<(Arc<SourceFile>, Range<usize>)>,
 }
 
-impl<T> Sourced<T> {
+impl Sourced {
+    /// Returns the value that a setting has without a source, if it has one.
+    pub(super) fn of_default(setting: &Setting) -> Option<Self> {
+        let value = value_of_text(setting, setting.default?).ok()?;
+        Some(Self { value, source: Source::Default, location: None })
+    }
+
     /// Returns true if a person set the value.
     pub(super) fn is_set(&self) -> bool {
         self.source != Source::Default
     }
 
-    pub(super) fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Sourced<U> {
-        Sourced { value: map(&self.value), source: self.source.clone(), location: self.location.clone() }
+    /// Returns true for a text without words, which counts as no value.
+    pub(super) fn is_blank(&self) -> bool {
+        self.value.as_str().is_some_and(|text| text.trim().is_empty())
+    }
+
+    /// Returns the value of a setting that is a text; empty for others.
+    pub(super) fn text(&self) -> &str {
+        self.value.as_str().unwrap_or_default()
+    }
+
+    /// Returns the value in the type of its setting.
+    pub(super) fn get<T: DeserializeOwned + Default>(&self) -> T {
+        serde_json::from_value(self.value.clone()).unwrap_or_default()
+    }
+
+    /// Returns another value with the same source.
+    pub(super) fn with(&self, value: impl Into<Json>) -> Self {
+        Self { value: value.into(), ..self.clone() }
     }
 
     pub(super) fn problem(&self, message: impl Into<String>) -> Problem {
@@ -105,12 +131,6 @@ impl<T> Sourced<T> {
             (None, Source::Flag { flag }) => Problem::without_file(format!("{flag}: {}", message.into())),
             (None, _) => Problem::without_file(message),
         }
-    }
-}
-
-impl Sourced<Value> {
-    pub(super) fn of_default(text: &str) -> Self {
-        Self { value: Value::Text(text.to_owned()), source: Source::Default, location: None }
     }
 }
 
@@ -162,17 +182,17 @@ pub(super) struct Resolver<'a> {
 impl Resolver<'_> {
     fn team(&mut self, name: &str) -> Option<Resolved> {
         let team_name = Name::new(name).map_err(|error| self.team_problem(&error.to_string(), "")).ok();
-        let goal = self.text("goal").map(|goal| goal.value);
-        let plans = self.text("plan").map(|plan| self.plans(&plan)).unwrap_or_default();
-        let done_when = self.text("done_when").map(|command| command.value);
+        let goal = self.get("goal");
+        let plans = self.value("plan").map(|plan| self.plans(&plan)).unwrap_or_default();
+        let done_when = self.get("done_when");
         let (isolation, merge_into, setup) = self.isolation(name);
         let keep = self.kept_files(isolation);
-        let memory = self.word("memory", Memory::from_word);
-        let on_quota = self.word("on_quota", OnQuota::from_word);
-        let review = self.text("review");
-        let record = self.text("record").map(|folder| self.absolute(&folder, &folder.value));
-        let ask = self.flag("ask");
-        let durability = self.word("durability", Durability::from_word);
+        let memory = self.get("memory");
+        let on_quota = self.get("on_quota");
+        let review = self.value("review");
+        let record = self.value("record").map(|folder| self.absolute(&folder, folder.text()));
+        let ask = self.get("ask");
+        let durability = self.get("durability");
         let lead = self.lead();
         let rules = RULE_KEYS.map(|key| self.find(key));
         let team_permissions = self.permissions("", rules, &Permissions::default());
@@ -203,7 +223,7 @@ impl Resolver<'_> {
             setup,
             memory,
             on_quota,
-            review: review.map(|review| review.value.trim().to_owned()),
+            review: review.map(|review| review.text().trim().to_owned()),
             ask,
             lead,
             members,
@@ -228,8 +248,13 @@ impl Resolver<'_> {
         self.problems.push(if hint.is_empty() { problem } else { problem.hint(hint) });
     }
 
-    pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
-        self.values.push(ResolvedValue { key: key.into(), value: value.into(), source: source.clone() });
+    /// Shows a value. The secrets in headers are masked.
+    pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<Json>, source: &Source) {
+        let (key, mut value) = (key.into(), value.into());
+        if let (true, Json::Object(headers)) = (key.ends_with(".headers"), &mut value) {
+            headers.iter_mut().filter(|(name, _)| is_secret(name)).for_each(|(_, value)| *value = MASK.into());
+        }
+        self.values.push(ResolvedValue { key, value, source: source.clone() });
     }
 
     /// Shows the settings that no source has, and that have no default.
@@ -240,25 +265,34 @@ impl Resolver<'_> {
                 ValueKind::Table(inner) => self.show_unset(&format!("{key}."), inner),
                 ValueKind::Tables(_) | ValueKind::Named(_) => {}
                 _ if self.values.iter().any(|value| value.key == key) => {}
-                _ => self.show(key, serde_json::Value::Null, &Source::Default),
+                _ => self.show(key, Json::Null, &Source::Default),
             }
         }
     }
 
-    /// Returns the value of `key` from the first source that has one.
-    pub(super) fn find(&self, key: &str) -> Option<Sourced<Value>> {
+    /// Returns the value of `key` from the first source that has one. Adds a problem if a variable or flag has no value of its kind.
+    pub(super) fn find(&mut self, key: &str) -> Option<Sourced> {
+        let setting = settings::of_key(key)?;
         let flag = match key {
             "goal" => self.flags.goal.clone().map(|goal| ("--goal", goal)),
             "plan" => self.flags.plan.as_ref().map(|plan| ("--plan", plan.to_string_lossy().into_owned())),
             _ => None,
         };
-        if let Some((flag, text)) = flag {
-            return Some(Sourced { value: Value::Text(text), source: Source::Flag { flag }, location: None });
-        }
-        let variable = settings::of_key(key).and_then(|setting| setting.variable);
-        if let Some((variable, text)) = variable.and_then(|variable| self.config.variable(variable)) {
-            let source = Source::Environment { variable: variable.to_owned() };
-            return Some(Sourced { value: Value::Text(text.to_owned()), source, location: None });
+        let variable = setting.variable.and_then(|variable| self.config.variable(variable));
+        let typed = match (flag, variable) {
+            (Some((flag, text)), _) => Some((Source::Flag { flag }, text)),
+            (None, Some((name, text))) => Some((Source::Environment { variable: name.to_owned() }, text.to_owned())),
+            (None, None) => None,
+        };
+        if let Some((source, text)) = typed {
+            let sourced = Sourced { value: Json::Null, source, location: None };
+            return match value_of_text(setting, &text) {
+                Ok(value) => Some(Sourced { value, ..sourced }),
+                Err(InvalidValue { message, hint }) => {
+                    self.problems.push(Problem { hint, ..sourced.problem(message) });
+                    None
+                }
+            };
         }
         self.layers.iter().find_map(|layer| {
             let values = [layer.team.map(|team| &team.values), Some(&layer.file.values)];
@@ -266,41 +300,34 @@ impl Resolver<'_> {
         })
     }
 
-    /// Returns a text of the team or its default, and records its problem and its source. A blank text counts as none.
-    pub(super) fn text(&mut self, key: &str) -> Option<Sourced<String>> {
-        let setting = settings::of_key(key)?;
-        let sourced = self.find(key).or_else(|| setting.default.map(Sourced::of_default));
-        let text = sourced.as_ref().map(|sourced| sourced.map(text_of));
-        if let Some(text) = text.as_ref().filter(|text| text.is_set()) {
-            self.invalid(text, checked_text(setting, &text.value));
-        }
-        let source = text.as_ref().map_or(Source::Default, |text| text.source.clone());
-        self.show(key, sourced.map(|sourced| sourced.value.as_json(setting.kind)), &source);
-        text.filter(|text| !text.value.trim().is_empty())
+    /// Returns a value of the team or its default, and shows it. A blank text counts as none.
+    pub(super) fn value(&mut self, key: &str) -> Option<Sourced> {
+        let found = self.find(key).or_else(|| Sourced::of_default(settings::of_key(key)?));
+        let (value, source) =
+            found.as_ref().map_or((Json::Null, Source::Default), |found| (found.value.clone(), found.source.clone()));
+        self.show(key, value, &source);
+        found.filter(|found| !found.is_blank())
     }
 
-    /// Returns the value of a setting that is a word.
-    fn word<T: Default>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> T {
-        self.text(key).and_then(|word| from_word(&word.value)).unwrap_or_default()
+    /// Returns a value of the team in the type of its setting, as [`Self::value`].
+    pub(super) fn get<T: DeserializeOwned + Default>(&mut self, key: &str) -> T {
+        self.value(key).map(|value| value.get()).unwrap_or_default()
     }
 
-    pub(super) fn flag(&mut self, key: &str) -> bool {
-        self.text(key).is_some_and(|text| text.value == "true")
-    }
-
-    /// Adds a problem if the check failed.
-    pub(super) fn invalid(&mut self, sourced: &Sourced<String>, checked: Result<(), InvalidValue>) {
-        if let Err(InvalidValue { message, hint }) = checked {
-            self.problems.push(Problem { hint, ..sourced.problem(message) });
-        }
+    /// Returns a list of words of the team; empty without one. Shows it.
+    pub(super) fn words(&mut self, key: &str) -> (Option<Sourced>, Vec<String>) {
+        let found = self.find(key);
+        let words: Vec<String> = found.as_ref().map(Sourced::get).unwrap_or_default();
+        self.show(key, words.clone(), found.as_ref().map_or(&Source::Default, |found| &found.source));
+        (found, words)
     }
 
     /// Returns the plan files that the setting names or matches.
-    fn plans(&mut self, plan: &Sourced<String>) -> Vec<PathBuf> {
+    fn plans(&mut self, plan: &Sourced) -> Vec<PathBuf> {
         let folder = self.absolute(plan, "");
         // A path that is not UTF-8 has no text that could be a pattern.
         let named = self.flags.plan.as_ref().filter(|path| path.to_str().is_none());
-        let files = named.map_or_else(|| matching_files(&folder, &plan.value), |path| Ok(vec![path.clone()]));
+        let files = named.map_or_else(|| matching_files(&folder, plan.text()), |path| Ok(vec![path.clone()]));
         let files = files.unwrap_or_else(|reason| {
             let problem = plan.problem(format!("cannot read the plan: {reason}"));
             self.problems
@@ -312,7 +339,7 @@ impl Resolver<'_> {
         paths
     }
 
-    fn check_plan(&mut self, plan: &Sourced<String>, path: &Path) {
+    fn check_plan(&mut self, plan: &Sourced, path: &Path) {
         // A pipe that a person named can be read only once, by the command.
         let checked = match &plan.location {
             None => path.metadata().map(drop).map_err(|error| system_error::reason(&error)),
@@ -342,31 +369,27 @@ impl Resolver<'_> {
             let hint = "set it in the user's config file, or set BRIGADE_WRITABLE";
             self.problems.push(problem.hint(hint));
         }
-        let folders: Vec<PathBuf> = match &sourced.value {
-            Value::Text(text) => std::env::split_paths(text).collect(),
-            value => words_of(value).into_iter().map(PathBuf::from).collect(),
-        };
+        let folders: Vec<PathBuf> = sourced.get();
         for folder in folders.iter().filter(|folder| !folder.is_absolute() && !folder.starts_with("~")) {
             let text =
                 format!("`writable` must have absolute paths or paths such as \"~/bin\", not `{}`", folder.display());
             self.problems.push(sourced.problem(text));
         }
-        let paths: Vec<String> = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
-        self.show(setting.key, paths, &sourced.source);
+        self.show(setting.key, sourced.value.clone(), &sourced.source);
         folders
     }
 
     /// Returns the values outside of teams whose keys start with `prefix`, in order of precedence.
-    pub(super) fn outside_teams(&self, prefix: &str) -> Vec<(String, Sourced<String>)> {
-        let of_file = |layer: &FileLayer<'_>| -> Vec<(String, Sourced<String>)> {
+    pub(super) fn outside_teams(&self, prefix: &str) -> Vec<(String, Sourced)> {
+        let of_file = |layer: &FileLayer<'_>| -> Vec<(String, Sourced)> {
             let values = layer.file.values.iter().filter(|(key, _)| key.starts_with(prefix));
-            values.map(|(key, value)| (key.clone(), sourced(layer.file, value).map(text_of))).collect()
+            values.map(|(key, value)| (key.clone(), sourced(layer.file, value))).collect()
         };
         self.layers.iter().flat_map(of_file).collect()
     }
 
     /// Resolves a path relative to the file that has it, or to the current folder.
-    fn absolute<T>(&self, sourced: &Sourced<T>, path: &str) -> PathBuf {
+    fn absolute(&self, sourced: &Sourced, path: &str) -> PathBuf {
         let base = sourced.location.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
         base.join(path)
     }
@@ -378,29 +401,29 @@ impl Resolver<'_> {
     }
 
     /// Returns the model's name. If it is a path, returns the absolute path of the file, which must exist.
-    pub(super) fn model(&mut self, provider: &str, model: &Sourced<String>) -> Sourced<String> {
+    pub(super) fn model(&mut self, provider: &str, model: &Sourced) -> Sourced {
         let is_path = providers::provider(provider).is_some_and(|known| known.model_is_path);
-        if !is_path || model.value.is_empty() {
+        if !is_path || model.text().is_empty() {
             return model.clone();
         }
-        let path = self.absolute(model, &model.value);
+        let path = self.absolute(model, model.text());
         if !path.exists() {
             self.problems.push(model.problem(format!("cannot read the script {}: no such file", path.display())));
         }
-        model.map(|_| path.to_string_lossy().into_owned())
+        model.with(path.to_string_lossy())
     }
 
     /// Returns the prompt: the text itself, or that of the file it names.
-    pub(super) fn prompt(&mut self, prompt: &Sourced<String>) -> String {
-        let text = prompt.value.trim();
+    pub(super) fn prompt(&mut self, prompt: &Sourced) -> String {
+        let text = prompt.text().trim();
         if text.is_empty() || text.contains('\n') || text.len() > 1024 {
-            return prompt.value.clone();
+            return prompt.text().to_owned();
         }
         let path = self.absolute(prompt, text);
         let looks_like_a_path = text.starts_with("prompts/")
             || (!text.contains(char::is_whitespace) && (text.ends_with(".md") || text.ends_with(".txt")));
         if !path.is_file() && !looks_like_a_path {
-            return prompt.value.clone();
+            return prompt.text().to_owned();
         }
         let file = prompt.location.as_ref().map(|(file, _)| &**file);
         read_prompt(&path, file).unwrap_or_else(|reason| {
@@ -437,7 +460,7 @@ impl Resolver<'_> {
     }
 }
 
-pub(super) fn sourced(file: &ConfigFile, spanned: &SpannedValue) -> Sourced<Value> {
+pub(super) fn sourced(file: &ConfigFile, spanned: &SpannedValue) -> Sourced {
     Sourced {
         value: spanned.value.clone(),
         source: Source::File { path: file.source.path.clone(), line: file.source.line(spanned.span.start) },
@@ -445,24 +468,8 @@ pub(super) fn sourced(file: &ConfigFile, spanned: &SpannedValue) -> Sourced<Valu
     }
 }
 
-pub(super) fn inherited<T: Clone>(lead: &Sourced<T>) -> Sourced<T> {
+pub(super) fn inherited(lead: &Sourced) -> Sourced {
     Sourced { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
-}
-
-pub(super) fn text_of(value: &Value) -> String {
-    match value {
-        Value::Text(text) => text.clone(),
-        Value::Words(words) => words.join(", "),
-        Value::Integer(number) => number.to_string(),
-        Value::Table(table) => serde_json::Value::Object(table.clone()).to_string(),
-    }
-}
-
-pub(super) fn words_of(value: &Value) -> Vec<String> {
-    match value {
-        Value::Words(words) => words.clone(),
-        other => vec![text_of(other)],
-    }
 }
 
 /// Opens a file that this config file names. It must be a regular file in the config's folder or below, owned by this user,
@@ -492,6 +499,6 @@ fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String>
 }
 
 /// Returns the value outside of teams for `key`, from the first file that has it.
-pub(super) fn outside_teams<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
+pub(super) fn outside_teams<'a>(config: &'a Config, key: &str) -> Option<&'a Json> {
     config.files().find_map(|file| file.values.get(key)).map(|spanned| &spanned.value)
 }

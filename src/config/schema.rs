@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::settings::{self, LIMITS, Setting, ValueKind};
-use crate::domain::team::team_spec::Limits;
+use super::settings::{self, Setting, ValueKind};
 
 /// Returns the text of `schema/brigade.schema.json`.
 pub fn text() -> String {
@@ -31,46 +30,35 @@ fn table(settings: &[Setting], required: &[&str]) -> Map<String, Value> {
 fn property(setting: &Setting) -> Value {
     let mut schema = match setting.kind {
         ValueKind::Text | ValueKind::Command | ValueKind::Address | ValueKind::Prompt | ValueKind::Path => {
-            object(json!({ "type": "string" }))
+            json!({ "type": "string" })
         }
-        ValueKind::Name => object(json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" })),
-        ValueKind::Provider => {
-            let names: Vec<&str> = settings::providers().collect();
-            object(json!({ "type": "string", "enum": names }))
-        }
-        ValueKind::Choice(words) => object(json!({ "type": "string", "enum": words })),
-        ValueKind::Words => object(json!({ "type": "array", "items": { "type": "string" } })),
-        ValueKind::Flag => object(json!({ "type": "boolean" })),
-        ValueKind::Integer(min, max) => object(json!({ "type": "integer", "minimum": min, "maximum": max })),
-        ValueKind::Decimal(max) => object(json!({ "type": "number", "minimum": 0, "maximum": max })),
-        ValueKind::Texts => object(json!({ "type": "object", "additionalProperties": { "type": "string" } })),
-        ValueKind::Json => object(json!({ "type": "object" })),
-        ValueKind::Table(inner) | ValueKind::Record(inner) => table(inner, &[]),
-        ValueKind::Tables(inner) => object(json!({ "type": "array", "items": table(inner, &["name"]) })),
-        ValueKind::Named(inner) if setting.key == "teams" => object(json!({
+        ValueKind::Name => json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" }),
+        ValueKind::Provider => json!({ "type": "string", "enum": settings::providers().collect::<Vec<_>>() }),
+        ValueKind::Choice(words) => json!({ "type": "string", "enum": words }),
+        ValueKind::Words => json!({ "type": "array", "items": { "type": "string" } }),
+        ValueKind::Flag => json!({ "type": "boolean" }),
+        ValueKind::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        ValueKind::Decimal(max) => json!({ "type": "number", "minimum": 0, "maximum": max }),
+        ValueKind::Texts => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        ValueKind::Json => json!({ "type": "object" }),
+        ValueKind::Table(inner) | ValueKind::Record(inner) => table(inner, &[]).into(),
+        ValueKind::Tables(inner) => json!({ "type": "array", "items": table(inner, &["name"]) }),
+        ValueKind::Named(inner) if setting.key == "teams" => json!({
             "type": "object",
             "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" },
             "additionalProperties": table(inner, &[]),
-        })),
-        ValueKind::Named(inner) if setting.key == "models" => object(json!({
-            "type": "object",
-            "additionalProperties": table(inner, &["provider"]),
-        })),
-        ValueKind::Named(inner) => object(json!({ "type": "object", "additionalProperties": table(inner, &[]) })),
+        }),
+        ValueKind::Named(inner) => {
+            let required: &[&str] = if setting.key == "models" { &["provider"] } else { &[] };
+            json!({ "type": "object", "additionalProperties": table(inner, required) })
+        }
     };
-    if let Some(limit) = LIMITS.iter().find(|limit| limit.setting == *setting) {
-        schema.insert("default".into(), json!((limit.get)(&Limits::default())));
+    if let Some(default) = settings::limit_default(setting) {
+        schema["default"] = default;
     }
     let variable = setting.variable.map(|variable| format!(" Environment: {variable}.")).unwrap_or_default();
-    schema.insert("description".into(), json!(format!("{}{variable}", setting.description)));
-    Value::Object(schema)
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    schema["description"] = json!(format!("{}{variable}", setting.description));
+    schema
 }
 
 #[cfg(test)]

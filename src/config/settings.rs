@@ -1,8 +1,6 @@
 //! The tables of all settings. Parsing, checks, environment variables, `config show` and the JSON Schema are generated from
 //! them.
 
-use std::time::Duration;
-
 use crate::domain::agent::permission::PermissionMode;
 use crate::domain::team::budget::TOKENS_MAX;
 use crate::domain::team::model_spec::{
@@ -296,100 +294,40 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
 /// The role of a member that names none.
 pub const ROLE_DEFAULT: &str = "worker";
 
-/// The field of [`Limits`] that a setting sets.
-#[derive(Debug, Clone, Copy)]
-pub struct LimitField {
-    /// Its line in [`LIMIT_SETTINGS`].
-    pub setting: Setting,
-    pub get: fn(&Limits) -> u64,
-    pub set: fn(&mut Limits, u64),
-}
-
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// More than any disk has, to catch typing errors.
 const DISK_BYTES_MAX: u64 = 1 << 50;
 
-/// The type of a limit. The bounds of its setting keep the number within the type.
-trait LimitValue {
-    fn to_number(&self) -> u64;
-    fn of_number(number: u64) -> Self;
-}
-
-impl LimitValue for Duration {
-    fn to_number(&self) -> u64 {
-        u64::try_from(self.as_millis()).unwrap_or(u64::MAX)
-    }
-    fn of_number(number: u64) -> Self {
-        Self::from_millis(number)
-    }
-}
-
-impl LimitValue for u32 {
-    fn to_number(&self) -> u64 {
-        u64::from(*self)
-    }
-    fn of_number(number: u64) -> Self {
-        Self::try_from(number).unwrap_or(Self::MAX)
-    }
-}
-
-impl LimitValue for u64 {
-    fn to_number(&self) -> u64 {
-        *self
-    }
-    fn of_number(number: u64) -> Self {
-        number
-    }
-}
-
-impl LimitValue for usize {
-    fn to_number(&self) -> u64 {
-        *self as u64
-    }
-    fn of_number(number: u64) -> Self {
-        Self::try_from(number).unwrap_or(Self::MAX)
-    }
-}
-
-/// Makes [`LIMIT_SETTINGS`] and [`LIMITS`] of lines with the field in [`Limits`], the key, the variable, the bounds, the description.
-macro_rules! limits {
-    ($($($field:ident).+, $key:literal, $variable:literal, ($min:expr, $max:expr), $about:literal;)*) => {
-        /// The settings of all limits of a team.
-        pub const LIMIT_SETTINGS: &[Setting] =
-            &[$(setting($key, ValueKind::Integer($min, $max), Effect::None, $about).or($variable),)*];
-
-        /// The fields of all limits of a team.
-        pub const LIMITS: &[LimitField] = &[$(LimitField {
-            setting: setting($key, ValueKind::Integer($min, $max), Effect::None, $about).or($variable),
-            get: |limits| limits.$($field).+.to_number(),
-            set: |limits, number| limits.$($field).+ = LimitValue::of_number(number),
-        },)*];
-    };
-}
-
+/// The settings of all limits of a team. Their keys are those of [`Limits`].
 #[rustfmt::skip]
-limits! {
-    poll_interval, "poll_interval_ms", "BRIGADE_POLL_INTERVAL_MS", (10, DAY_MS), "The interval at which an idle teammate checks its mail and the board.";
-    idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "The time that an idle teammate polls before it is on call.";
-    idle_shutdown, "idle_shutdown_ms", "BRIGADE_IDLE_SHUTDOWN_MS", (0, DAY_MS), "The time after which an idle teammate ends. The lead starts it again for mail, or for a task that no running teammate is free to do. 0: it does not end.";
-    turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase.";
-    task_tokens_max, "task_tokens_max", "BRIGADE_TASK_TOKENS_MAX", (0, TOKENS_MAX), "The tokens that all attempts of a task may use together, unless the task has a cap of its own. A task at its cap is released, and not claimed again until you raise the cap. 0: no cap.";
-    tools.command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
-    tools.command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";
-    setup_timeout, "setup_timeout_ms", "BRIGADE_SETUP_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a worktree's `setup`.";
-    tools.output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The maximum size of a tool's output. Longer output loses its middle.";
-    respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "The maximum number of restarts of a teammate in one run, after a panic or a hang.";
-    stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "The time without progress after which a teammate counts as stalled and loses its task.";
-    model.retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "The maximum number of retries of a model request after temporary errors.";
-    model.outage_max, "model_outage_max_ms", "BRIGADE_MODEL_OUTAGE_MAX_MS", (0, 7 * DAY_MS), "The time without an answer of a model after which `brigade run` gives up, if no member can work without it. 0 waits forever, as `brigade up` always does.";
-    model.silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "The time without data from the provider after which a model request is retried.";
-    model.answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "The maximum time for one answer of a model.";
-    model.compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.";
-    model.compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "The context size in tokens at which it is compacted at the latest, whatever the window.";
-    model.output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens.";
-    permission_timeout, "permission_timeout_ms", "BRIGADE_PERMISSION_TIMEOUT_MS", (0, DAY_MS), "The time for which a call waits for your permission. After it the call is refused. 0: you are not asked.";
-    stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "The time that running turns have to finish after a request to stop.";
-    free_bytes_min, "free_bytes_min", "BRIGADE_FREE_BYTES_MIN", (0, DISK_BYTES_MAX), "The free disk space that new work needs, in bytes.";
+pub const LIMIT_SETTINGS: &[Setting] = &[
+    setting("poll_interval_ms", ValueKind::Integer(10, DAY_MS), Effect::None, "The interval at which an idle teammate checks its mail and the board.").or("BRIGADE_POLL_INTERVAL_MS"),
+    setting("idle_timeout_ms", ValueKind::Integer(0, DAY_MS), Effect::None, "The time that an idle teammate polls before it is on call.").or("BRIGADE_IDLE_TIMEOUT_MS"),
+    setting("idle_shutdown_ms", ValueKind::Integer(0, DAY_MS), Effect::None, "The time after which an idle teammate ends. The lead starts it again for mail, or for a task that no running teammate is free to do. 0: it does not end.").or("BRIGADE_IDLE_SHUTDOWN_MS"),
+    setting("turns_max", ValueKind::Integer(1, 10_000), Effect::None, "The maximum number of turns of one WORK phase.").or("BRIGADE_TURNS_MAX"),
+    setting("task_tokens_max", ValueKind::Integer(0, TOKENS_MAX), Effect::None, "The tokens that all attempts of a task may use together, unless the task has a cap of its own. A task at its cap is released, and not claimed again until you raise the cap. 0: no cap.").or("BRIGADE_TASK_TOKENS_MAX"),
+    setting("command_timeout_ms", ValueKind::Integer(1, 7 * DAY_MS), Effect::None, "The timeout of a command whose call sets none, and of every task's `verify`.").or("BRIGADE_COMMAND_TIMEOUT_MS"),
+    setting("command_timeout_max_ms", ValueKind::Integer(1, 7 * DAY_MS), Effect::None, "The longest timeout that a call may set.").or("BRIGADE_COMMAND_TIMEOUT_MAX_MS"),
+    setting("setup_timeout_ms", ValueKind::Integer(1, 7 * DAY_MS), Effect::None, "The timeout of a worktree's `setup`.").or("BRIGADE_SETUP_TIMEOUT_MS"),
+    setting("tool_output_bytes_max", ValueKind::Integer(200, 10_000_000), Effect::None, "The maximum size of a tool's output. Longer output loses its middle.").or("BRIGADE_TOOL_OUTPUT_BYTES_MAX"),
+    setting("respawns_max", ValueKind::Integer(0, 1_000), Effect::None, "The maximum number of restarts of a teammate in one run, after a panic or a hang.").or("BRIGADE_RESPAWNS_MAX"),
+    setting("stall_timeout_ms", ValueKind::Integer(100, 7 * DAY_MS), Effect::None, "The time without progress after which a teammate counts as stalled and loses its task.").or("BRIGADE_STALL_TIMEOUT_MS"),
+    setting("model_retries_max", ValueKind::Integer(0, 1_000), Effect::None, "The maximum number of retries of a model request after temporary errors.").or("BRIGADE_MODEL_RETRIES_MAX"),
+    setting("model_outage_max_ms", ValueKind::Integer(0, 7 * DAY_MS), Effect::None, "The time without an answer of a model after which `brigade run` gives up, if no member can work without it. 0 waits forever, as `brigade up` always does.").or("BRIGADE_MODEL_OUTAGE_MAX_MS"),
+    setting("model_silence_timeout_ms", ValueKind::Integer(100, DAY_MS), Effect::None, "The time without data from the provider after which a model request is retried.").or("BRIGADE_MODEL_SILENCE_TIMEOUT_MS"),
+    setting("model_answer_timeout_ms", ValueKind::Integer(100, DAY_MS), Effect::None, "The maximum time for one answer of a model.").or("BRIGADE_MODEL_ANSWER_TIMEOUT_MS"),
+    setting("compact_at_percent", ValueKind::Integer(10, 100), Effect::None, "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.").or("BRIGADE_COMPACT_AT_PERCENT"),
+    setting("compact_at_tokens", ValueKind::Integer(1_000, 100_000_000), Effect::None, "The context size in tokens at which it is compacted at the latest, whatever the window.").or("BRIGADE_COMPACT_AT_TOKENS"),
+    setting("output_tokens_max", ValueKind::Integer(16, 1_000_000), Effect::None, "The longest answer of a model, in tokens.").or("BRIGADE_OUTPUT_TOKENS_MAX"),
+    setting("permission_timeout_ms", ValueKind::Integer(0, DAY_MS), Effect::None, "The time for which a call waits for your permission. After it the call is refused. 0: you are not asked.").or("BRIGADE_PERMISSION_TIMEOUT_MS"),
+    setting("stop_timeout_ms", ValueKind::Integer(0, DAY_MS), Effect::None, "The time that running turns have to finish after a request to stop.").or("BRIGADE_STOP_TIMEOUT_MS"),
+    setting("free_bytes_min", ValueKind::Integer(0, DISK_BYTES_MAX), Effect::None, "The free disk space that new work needs, in bytes.").or("BRIGADE_FREE_BYTES_MIN"),
+];
+
+/// Returns the default of a limit; `None` for another setting.
+pub fn limit_default(setting: &Setting) -> Option<serde_json::Value> {
+    let is_limit = LIMIT_SETTINGS.contains(setting);
+    if is_limit { serde_json::to_value(Limits::default()).ok()?.get(setting.key).cloned() } else { None }
 }
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
@@ -410,16 +348,6 @@ pub const OTHER_VARIABLES: [&str; 16] = [
     crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE,
     crate::sandbox::CONFINEMENT_VARIABLE,
     crate::sandbox::WORKER_VARIABLE,
-];
-
-/// Planned settings and what is missing. Brigade refuses them, so that no one relies on a setting that is not enforced.
-#[rustfmt::skip]
-pub const NOT_ENFORCED: &[(&str, &str)] = &[
-    ("sandbox", "its sandbox cannot be configured yet"),
-    ("tools", "the tools of a member cannot be configured yet"),
-    ("hooks", "it does not run hooks yet"),
-    ("mcp_servers", "it does not connect to MCP servers yet"),
-    ("store", "the files of the workspace are the only store yet"),
 ];
 
 /// Returns the names of all providers.
@@ -479,12 +407,15 @@ mod tests {
 
     #[test]
     fn limit_setting_round_trips_with_default_in_bounds() {
-        for LimitField { setting, get, set } in LIMITS {
+        let defaults = serde_json::to_value(Limits::default()).unwrap();
+        assert_eq!(defaults.as_object().unwrap().len(), LIMIT_SETTINGS.len());
+        for setting in LIMIT_SETTINGS {
             let ValueKind::Integer(min, max) = setting.kind else { panic!("{}", setting.key) };
-            let mut limits = Limits::default();
-            assert!((min..=max).contains(&get(&limits)), "{}", setting.key);
-            set(&mut limits, min + 1);
-            assert_eq!(get(&limits), min + 1, "{}", setting.key);
+            assert!((min..=max).contains(&defaults[setting.key].as_u64().unwrap()), "{}", setting.key);
+            let mut changed = defaults.clone();
+            changed[setting.key] = (min + 1).into();
+            let limits: Limits = serde_json::from_value(changed.clone()).unwrap();
+            assert_eq!(serde_json::to_value(limits).unwrap(), changed, "{}", setting.key);
             assert_eq!(setting.variable.unwrap(), format!("BRIGADE_{}", setting.key.to_uppercase()));
         }
     }
@@ -585,6 +516,6 @@ mod tests {
     fn limits_table_covers_every_field() {
         let limits = format!("{:?}", Limits::default());
         let groups = limits.matches(": ToolLimits {").count() + limits.matches(": ModelLimits {").count();
-        assert_eq!(limits.matches(": ").count() - groups, LIMITS.len(), "a limit has no line in the table");
+        assert_eq!(limits.matches(": ").count() - groups, LIMIT_SETTINGS.len(), "a limit has no line in the table");
     }
 }

@@ -207,6 +207,18 @@ const fn responses(
 /// Chat completions with `max_completion_tokens`.
 const COMPLETION_TOKENS: Compat = Compat { max_tokens_field: MaxTokensField::MaxCompletionTokens, ..Compat::DEFAULT };
 
+/// A provider that reaches no server.
+const NO_SERVER: Provider = Provider {
+    name: "",
+    about: "",
+    model: None,
+    model_is_path: false,
+    costs_money: false,
+    agent: AgentKind::Builtin,
+    service: None,
+    connect: None,
+};
+
 /// All providers.
 #[rustfmt::skip]
 pub const PROVIDERS: &[Provider] = &[
@@ -214,12 +226,9 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "claude-code",
         about: "the program Claude Code, with your login; needs isolation = \"worktree\"",
-        model: None,
-        model_is_path: false,
         costs_money: true,
         agent: AgentKind::Program(ExternalProgram::ClaudeCode),
-        service: None,
-        connect: None,
+        ..NO_SERVER
     },
     responses("openai", "models of OpenAI; the key is in OPENAI_API_KEY", Some("https://api.openai.com/v1"), "/v1", &[bearer("OPENAI_API_KEY")], Some("gpt-6-luna")),
     responses("azure", "models of OpenAI at Azure, at `base_url`, such as https://RESOURCE.openai.azure.com; `model` is the deployment; the key is in AZURE_OPENAI_API_KEY", None, "/openai/v1", &[KeyVariable { name: "AZURE_OPENAI_API_KEY", header: "api-key", prefix: "" }], None),
@@ -238,54 +247,25 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "runbook",
         about: "needs no key: runs the fenced sh blocks of a task's description",
-        model: None,
-        model_is_path: false,
-        costs_money: false,
         agent: AgentKind::Runbook,
-        service: None,
-        connect: None,
+        ..NO_SERVER
     },
     Provider {
         name: "scripted",
         about: "answers from the script file that `model` names, for tests and examples",
         model: Some("the path of its script"),
         model_is_path: true,
-        costs_money: false,
-        agent: AgentKind::Builtin,
-        service: None,
         connect: Some(scripted::connect),
+        ..NO_SERVER
     },
     Provider {
         name: traffic::RECORDED,
         about: "answers from the folder of recordings that `model` names, which `record` of a team wrote",
         model: Some("the path of a folder of recordings"),
         model_is_path: true,
-        costs_money: false,
-        agent: AgentKind::Builtin,
-        service: None,
         connect: Some(traffic::connect),
+        ..NO_SERVER
     },
-];
-
-/// Names that people try as providers, in lower case, and the hint for them.
-pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
-    (
-        &["claude", "anthropic-api", "sonnet", "opus", "haiku"],
-        "did you mean `anthropic`, whose key is in ANTHROPIC_API_KEY, or `claude-code`, the program with your login?",
-    ),
-    (&["gpt", "chatgpt"], "did you mean `openai`, whose key is in OPENAI_API_KEY?"),
-    (&["grok", "x.ai"], "did you mean `xai`, whose key is in XAI_API_KEY?"),
-    (&["azure-openai"], "did you mean `azure`, whose key is in AZURE_OPENAI_API_KEY?"),
-    (&["google"], "did you mean `gemini`, whose key is in GEMINI_API_KEY?"),
-    (&["llama", "llama.cpp"], "did you mean `llamacpp`, llama.cpp's server, or `ollama`?"),
-    (
-        &["local", "custom"],
-        "did you mean `openai-compatible`? It needs `base_url`, the address of a server with chat completions",
-    ),
-    (
-        &["shell", "sh", "bash", "none", "mock"],
-        "did you mean `runbook`? It runs the `sh` blocks of tasks and needs no key",
-    ),
 ];
 
 /// Builds the client of the model in these settings. It runs no `key_command`, so that its requests with such a key fail.

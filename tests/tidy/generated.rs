@@ -1,11 +1,10 @@
 //! The tables of `docs/commands.md` and `docs/configuration.md`, generated from the commands and the settings.
 
 use brigade::config::settings::{
-    self, BUDGET_SETTINGS, COMPAT_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_BUDGET_SETTINGS,
-    MEMBER_SETTINGS, MODEL_SETTINGS, NOTIFY_SETTINGS, OF_ADDRESS, OF_MODEL, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
-    TOP_SETTINGS, ValueKind,
+    self, BUDGET_SETTINGS, COMPAT_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, MEMBER_BUDGET_SETTINGS, MEMBER_SETTINGS,
+    MODEL_SETTINGS, NOTIFY_SETTINGS, OF_ADDRESS, OF_MODEL, PRICE_SETTINGS, Setting, TEAM_SETTINGS, TOP_SETTINGS,
+    ValueKind,
 };
-use brigade::domain::team::team_spec::Limits;
 use brigade::front::cli::commands::{about, positionals, root, value_name, visible_subcommands};
 use brigade::front::cli::exit::Exit;
 use clap::{Arg, Command};
@@ -94,8 +93,7 @@ fn setting_table<'a>(settings: impl Iterator<Item = &'a Setting>) -> String {
 }
 
 fn setting_row(setting: &Setting) -> String {
-    let default = LIMITS.iter().find(|limit| limit.setting == *setting);
-    let default = default.map(|limit| format!(" Default: {}.", (limit.get)(&Limits::default()))).unwrap_or_default();
+    let default = settings::limit_default(setting).map(|default| format!(" Default: {default}.")).unwrap_or_default();
     let variable = setting.variable.map(|variable| format!(" `{variable}`")).unwrap_or_default();
     format!("| `{}` | {} | {}{default}{variable} |\n", setting.key, value(setting.kind), setting.description)
 }

@@ -233,9 +233,11 @@ pub struct CompatSpec {
 }
 
 /// A model and its provider.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
 pub struct ModelSpec {
     /// The kind of agent that uses it, which the provider determines.
+    #[serde(skip)]
     pub agent: AgentKind,
     /// A name of the PROVIDERS table.
     pub provider: String,
@@ -264,6 +266,7 @@ pub struct ModelSpec {
     /// The length limit of an answer in tokens, instead of the team's.
     pub output_tokens_max: Option<u32>,
     /// The models that answer in order while this one does not. Their own ones have no effect.
+    #[serde(skip)]
     pub fallback: Vec<Self>,
     /// The command that starts the program of an external agent, if it is not the default.
     pub command: Option<String>,
@@ -283,20 +286,17 @@ impl ModelSpec {
         if self.model == model {
             return self;
         }
-        let Self { agent, provider, base_url, api, compat, headers, key_command, command, pass_env, .. } = self;
-        let model = model.to_owned();
+        let Self { effort, temperature, tool_calls, extra_body, .. } = Self::default();
         Self {
-            agent,
-            provider,
-            model,
-            base_url,
-            api,
-            compat,
-            headers,
-            key_command,
-            command,
-            pass_env,
-            ..Self::default()
+            model: model.to_owned(),
+            effort,
+            temperature,
+            tool_calls,
+            extra_body,
+            context_window_tokens: None,
+            output_tokens_max: None,
+            fallback: Vec::new(),
+            ..self
         }
     }
 

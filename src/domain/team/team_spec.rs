@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::budget::{Budget, Prices};
 use super::budget_spent::limit_of_member;
 pub use super::model_spec::{ApiKind, ModelSpec};
@@ -319,58 +321,74 @@ impl MemberSpec {
     }
 }
 
-/// The limits of a team, with their defaults.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The limits of a team, with their defaults. In JSON they have the keys of the settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The time between two polls of an idle teammate, and of the lead.
+    #[serde(rename = "poll_interval_ms", with = "milliseconds")]
     pub poll_interval: Duration,
     /// The time that an idle teammate polls before it is on call.
+    #[serde(rename = "idle_timeout_ms", with = "milliseconds")]
     pub idle_timeout: Duration,
     /// The time after which an idle teammate ends, until mail or a claimable task needs it. 0: it does not end.
+    #[serde(rename = "idle_shutdown_ms", with = "milliseconds")]
     pub idle_shutdown: Duration,
     /// The turns of one WORK phase.
     pub turns_max: u32,
     /// The tokens of all attempts of a task without a cap of its own. 0: no cap.
     pub task_tokens_max: u64,
     /// The limits of commands and of tool output.
+    #[serde(flatten)]
     pub tools: ToolLimits,
     /// The time limit of the setup command of a worktree.
+    #[serde(rename = "setup_timeout_ms", with = "milliseconds")]
     pub setup_timeout: Duration,
     /// The number of restarts of a teammate in one run, after a panic or a stall.
     pub respawns_max: u32,
     /// The time without progress after which a teammate counts as stalled and loses its task.
+    #[serde(rename = "stall_timeout_ms", with = "milliseconds")]
     pub stall_timeout: Duration,
     /// The limits of model requests.
+    #[serde(flatten)]
     pub model: ModelLimits,
     /// The time for which a call waits for the person's permission. Zero: the person is not asked, and the call is refused.
+    #[serde(rename = "permission_timeout_ms", with = "milliseconds")]
     pub permission_timeout: Duration,
     /// The time that running turns have to finish after a stop request.
+    #[serde(rename = "stop_timeout_ms", with = "milliseconds")]
     pub stop_timeout: Duration,
     /// The bytes that must be free on the disk before new tasks are claimed.
     pub free_bytes_min: u64,
 }
 
 /// The limits of commands and of tool output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolLimits {
     /// The time limit of a command whose call sets none.
+    #[serde(rename = "command_timeout_ms", with = "milliseconds")]
     pub command_timeout: Duration,
     /// The longest time limit that a call may set.
+    #[serde(rename = "command_timeout_max_ms", with = "milliseconds")]
     pub command_timeout_max: Duration,
     /// The size limit of a tool's output, in bytes. The middle of a longer output is left out.
+    #[serde(rename = "tool_output_bytes_max")]
     pub output_bytes_max: usize,
 }
 
 /// The limits of model requests and of contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelLimits {
     /// The number of retries of a request after temporary errors.
+    #[serde(rename = "model_retries_max")]
     pub retries_max: u32,
     /// The time without an answer of its model after which a member no longer keeps a run going. Zero: it does so forever.
+    #[serde(rename = "model_outage_max_ms", with = "milliseconds")]
     pub outage_max: Duration,
     /// The time that a provider may send nothing during an answer.
+    #[serde(rename = "model_silence_timeout_ms", with = "milliseconds")]
     pub silence_timeout: Duration,
     /// The time limit of one answer.
+    #[serde(rename = "model_answer_timeout_ms", with = "milliseconds")]
     pub answer_timeout: Duration,
     /// The part of the model's window, without the longest answer, at which a context is compacted; in percent.
     pub compact_at_percent: u32,
@@ -378,6 +396,21 @@ pub struct ModelLimits {
     pub compact_at_tokens: u64,
     /// The length limit of an answer, in tokens.
     pub output_tokens_max: u32,
+}
+
+/// A duration as a number of milliseconds.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
 }
 
 impl Limits {
