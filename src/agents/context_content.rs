@@ -26,9 +26,9 @@ pub struct ContextContent {
     /// The calls that change files or run commands, without a result.
     work_calls: HashSet<String>,
     /// The mail since the model's last answer.
-    unanswered_mail: Vec<MessageRecord>,
+    pub unanswered_mail: Vec<MessageRecord>,
     /// The number of records since then.
-    records_since_answer: u64,
+    pub records_since_answer: u64,
 }
 
 impl ContextContent {
@@ -111,16 +111,6 @@ impl ContextContent {
         let interrupted =
             self.attempts.iter().filter(move |(claim, _)| claim.task == id && attempts.contains(&claim.attempt));
         interrupted.map(|(_, activity)| activity)
-    }
-
-    /// Returns the mail since the model's last answer.
-    pub fn unanswered_mail(&self) -> &[MessageRecord] {
-        &self.unanswered_mail
-    }
-
-    /// Returns the number of records since the model's last answer.
-    pub fn records_since_answer(&self) -> u64 {
-        self.records_since_answer
     }
 }
 
@@ -222,14 +212,14 @@ mod tests {
         let other = record(message(Role::User, None));
         let mut records = vec![mail("a"), answer.clone(), mail("b"), other, compaction(""), compaction("")];
         let content = ContextContent::of_records(&records);
-        let keys: Vec<&str> = content.unanswered_mail().iter().map(|message| message.delivered[0].as_str()).collect();
-        assert_eq!((keys, content.records_since_answer()), (vec!["b"], 4));
-        assert_eq!(Context::from_records(&records).messages, content.unanswered_mail());
+        let keys: Vec<&str> = content.unanswered_mail.iter().map(|message| message.delivered[0].as_str()).collect();
+        assert_eq!((keys, content.records_since_answer), (vec!["b"], 4));
+        assert_eq!(Context::from_records(&records).messages, content.unanswered_mail);
         records.extend([answer, compaction("")]);
-        assert!(ContextContent::of_records(&records).unanswered_mail().is_empty());
+        assert!(ContextContent::of_records(&records).unanswered_mail.is_empty());
         assert!(Context::from_records(&records).messages.is_empty());
         let records = [mail("a"), compaction("a summary"), compaction("")];
-        assert!(ContextContent::of_records(&records).unanswered_mail().is_empty());
+        assert!(ContextContent::of_records(&records).unanswered_mail.is_empty());
         assert!(Context::from_records(&records).messages.is_empty());
     }
 }

@@ -12,11 +12,9 @@ use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
 use crate::domain::agent::prompt::{Context, last_todo_list, summary_block};
-use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, SentPrompt, TranscriptEntry};
-use crate::domain::task::TaskId;
+use crate::domain::agent::transcript::{Block, MessageRecord, Role, SentPrompt, TranscriptEntry};
 use crate::domain::team::phase::ClaimRef;
 use crate::domain::text::tail;
-use crate::domain::time::UnixMs;
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Up to this many messages, a context is not compacted: that would not make it smaller.
@@ -41,19 +39,17 @@ pub struct Conversation {
     /// The prompts and their answers.
     pub prompts: PromptTracker,
     /// The identity block at the start of the context; `None` before its first request.
-    identity: Option<String>,
+    pub(super) identity: Option<String>,
     /// The claim whose task text is known to be in the context.
     described_claim: Option<ClaimRef>,
-    content: ContextContent,
+    pub(super) content: ContextContent,
     /// The block with the summary of everything before the context.
-    summary: Option<String>,
+    pub(super) summary: Option<String>,
     messages: MessageList,
     /// The session of an external agent that has the context; `None` for other agents.
     session: Option<AgentSession>,
-    /// The work at the end of the loaded transcript.
-    last_work: Option<LoadedWork>,
     /// The model's todo list in the loaded transcript.
-    todo_list: String,
+    pub(super) todo_list: String,
 }
 
 /// The session of an external agent, and its last prompt.
@@ -67,13 +63,6 @@ pub struct AgentSession {
     sent_before: Position,
     /// True if the last prompt did not arrive.
     is_last_lost: bool,
-}
-
-/// The work on one task at the end of a loaded transcript.
-struct LoadedWork {
-    task: TaskId,
-    /// The time of its first record.
-    since: UnixMs,
 }
 
 impl Conversation {
@@ -94,7 +83,6 @@ impl Conversation {
             summary: context.summary,
             messages: MessageList::default(),
             session: None,
-            last_work: find_last_work(&records),
             todo_list: last_todo_list(&records),
         };
         let mut positions = vec![conversation.messages.end()];
@@ -184,11 +172,6 @@ impl Conversation {
         self.messages.user_texts_after(self.session.as_ref().map(|session| session.sent).unwrap_or_default())
     }
 
-    /// Returns the identity block of the context; `None` before its first request.
-    pub fn identity(&self) -> Option<&str> {
-        self.identity.as_deref()
-    }
-
     /// Records that the context has the text of this claim's task.
     pub fn mark_described(&mut self, claim: ClaimRef) {
         self.described_claim = Some(claim);
@@ -199,22 +182,12 @@ impl Conversation {
         self.described_claim == Some(claim)
     }
 
-    /// Returns the start of its work on this task, if the loaded transcript ends with that task.
-    pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
-        self.last_work.as_ref().filter(|work| work.task == task).map(|work| work.since)
-    }
-
-    /// Returns the todo list in the loaded transcript.
-    pub fn todo_list(&self) -> &str {
-        &self.todo_list
-    }
-
     /// Replaces the context by a summary and the model's todo list. Returns the number of records before it.
     pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
         // A record without a summary would start a new context.
         let summary = if summary.is_empty() { NO_SUMMARY.to_owned() } else { summary };
         let block = summary_block(&summary, &todo_list);
-        let covers = self.transcript.record_count();
+        let covers = self.transcript.record_count;
         self.transcript.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
         self.content.compact();
         self.clear_context(Some(block));
@@ -224,12 +197,12 @@ impl Conversation {
     /// Starts a new context. The model sees nothing of what was before, except for mail that it has not answered. The transcript keeps
     /// everything.
     pub async fn restart(&mut self) -> StoreResult<()> {
-        let covers = self.transcript.record_count().saturating_sub(self.content.records_since_answer());
+        let covers = self.transcript.record_count.saturating_sub(self.content.records_since_answer);
         let end = TranscriptEntry::Compaction { summary: String::new(), covers, todo_list: String::new() };
         self.transcript.append(end).await?;
         self.content.start_context();
         self.clear_context(None);
-        for message in self.content.unanswered_mail() {
+        for message in &self.content.unanswered_mail {
             self.messages.add(message);
         }
         Ok(())
@@ -257,42 +230,27 @@ impl Conversation {
 
     /// Returns true if the context is too short to be compacted.
     pub fn is_short(&self) -> bool {
-        self.messages.as_slice().len() <= SHORT_CONTEXT_MESSAGES
+        self.messages.messages.len() <= SHORT_CONTEXT_MESSAGES
     }
 
     /// Returns true if there was no message since the last compaction.
     pub fn is_empty(&self) -> bool {
-        self.messages.as_slice().is_empty()
-    }
-
-    /// Returns the attempts and the unanswered mail in the context.
-    pub fn content(&self) -> &ContextContent {
-        &self.content
+        self.messages.messages.is_empty()
     }
 
     /// Returns true if the context has an answer of the model. A summary is none.
     pub fn has_answers(&self) -> bool {
-        self.messages.as_slice().iter().any(|message| message.role == Role::Assistant)
-    }
-
-    /// Returns the block with the summary of everything before the context.
-    pub fn summary(&self) -> Option<&str> {
-        self.summary.as_deref()
-    }
-
-    /// Returns the texts of the context that the provider has not counted.
-    pub fn unreported_texts(&self) -> impl Iterator<Item = &str> {
-        self.messages.unreported_texts()
+        self.messages.messages.iter().any(|message| message.role == Role::Assistant)
     }
 
     /// Returns the size of the context.
     pub fn size(&self) -> &ContextSize {
-        self.messages.size()
+        &self.messages.size
     }
 
     /// Returns the keys of all mail in this transcript.
     pub fn delivered_keys(&self) -> &HashSet<String> {
-        self.transcript.delivered_keys()
+        &self.transcript.delivered
     }
 
     /// Syncs the transcript and returns the keys of all mail in it. This mail survives a power cut, so the mailbox can remove it.
@@ -307,7 +265,7 @@ impl Conversation {
     pub fn tail_text(&self, author: Option<Role>, bytes_max: usize) -> String {
         let mut parts = Vec::new();
         let mut bytes_left = bytes_max;
-        let messages = self.messages.as_slice().iter().rev();
+        let messages = self.messages.messages.iter().rev();
         let messages = messages.filter(|message| author.is_none_or(|author| author == message.role));
         for block in messages.flat_map(|message| message.content.iter().rev()) {
             let Block::Text { text } = block else { continue };
@@ -320,18 +278,6 @@ impl Conversation {
         parts.reverse();
         parts.join("\n")
     }
-}
-
-/// Returns the work of the last records.
-fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
-    let mut last: Option<LoadedWork> = None;
-    for record in records {
-        let TranscriptEntry::Message(MessageRecord { task: Some(task), .. }) = &record.entry else { continue };
-        if last.as_ref().is_none_or(|work| work.task != *task) {
-            last = Some(LoadedWork { task: *task, since: record.at });
-        }
-    }
-    last
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl AgentHost {
         let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.synced_keys().await?).await?;
-        conversation.todo_list().clone_into(&mut context.caller.todos.lock());
+        conversation.todo_list.clone_into(&mut context.caller.todos.lock());
         let permission_requests =
             PermissionRequests::new(spec.name.clone(), Arc::clone(&services), Arc::clone(&turn_control));
         let mut host = Self {
@@ -264,22 +264,23 @@ impl AgentHost {
 
     /// Returns the time at which one of its accounts can be used again; `None` if one can be used now.
     pub(crate) async fn used_up_until(&self) -> Option<UnixMs> {
-        let mut ends = Vec::new();
-        for account in &self.accounts {
-            let quota = self.services.accounts.limit(account).await.filter(|limit| limit.is_window())?;
-            ends.push(quota.until);
-        }
-        ends.into_iter().min()
+        let ends = self.quota_ends().await;
+        let are_all = ends.len() == self.accounts.len();
+        ends.into_iter().map(|(_, until)| until).min().filter(|_| are_all)
     }
 
     /// Returns the account whose quota window ends first, and its end, among those of its models; `None` if none is used up.
     pub(crate) async fn first_quota_end(&self) -> Option<(Account, UnixMs)> {
+        self.quota_ends().await.into_iter().min_by_key(|(_, until)| *until)
+    }
+
+    async fn quota_ends(&self) -> Vec<(Account, UnixMs)> {
         let mut ends = Vec::new();
         for account in &self.accounts {
             let limit = self.services.accounts.limit(account).await.filter(|limit| limit.is_window());
             ends.extend(limit.map(|limit| (account.clone(), limit.until)));
         }
-        ends.into_iter().min_by_key(|(_, until)| *until)
+        ends
     }
 
     /// Returns the task that it holds, with its cap as it is now: a person may change it at any time.
@@ -327,29 +328,24 @@ impl AgentHost {
 
     /// Records the end of a tool call, with the reason if it failed.
     pub(super) fn record_tool_end(&self, tool: String, call: String, ms: u64, failure: Option<&str>) {
+        self.record_call_end(tool, call, ms, failure, false);
+    }
+
+    /// Records that a tool call was not made.
+    pub(super) fn record_call_not_made(&self, tool: String, call: String, reason: &str) {
+        self.record_call_end(tool, call, 0, Some(reason), true);
+    }
+
+    fn record_call_end(&self, tool: String, call: String, ms: u64, failure: Option<&str>, not_made: bool) {
         self.services.events.record(EventKind::ToolFinished {
             teammate: self.name().to_owned(),
             task: self.task(),
             tool,
             call,
             ok: failure.is_none(),
-            not_made: false,
+            not_made,
             ms,
             reason: failure.map(failure_summary::first_sentence),
-        });
-    }
-
-    /// Records that a tool call was not made.
-    pub(super) fn record_call_not_made(&self, tool: String, call: String, reason: &str) {
-        self.services.events.record(EventKind::ToolFinished {
-            teammate: self.name().to_owned(),
-            task: self.task(),
-            tool,
-            call,
-            ok: false,
-            not_made: true,
-            ms: 0,
-            reason: Some(failure_summary::first_sentence(reason)),
         });
     }
 
@@ -406,7 +402,7 @@ impl AgentHost {
 
     /// Clears the context and the list of the tool `todo`. The transcript keeps everything.
     pub(super) async fn reset_conversation(&mut self) -> Result<(), AgentError> {
-        if !self.conversation.is_empty() || self.conversation.summary().is_some() {
+        if !self.conversation.is_empty() || self.conversation.summary.is_some() {
             self.conversation.restart().await?;
         }
         self.context.caller.todos.lock().clear();

@@ -51,7 +51,7 @@ impl AgentHost {
         let keys: Vec<String> = deliveries.into_iter().map(|delivery| delivery.key).collect();
         self.conversation.record(self.with_claim(mail_record(&messages, keys.clone()))).await?;
         // The mailbox soon shows no mail. The new message keeps the lead from ending the session before the next report.
-        self.progress.set_new_message(self.conversation.prompts.has_unanswered());
+        self.progress.set_new_message(self.conversation.prompts.is_answer_due);
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.services.events.record(EventKind::MessageDelivered {

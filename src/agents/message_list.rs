@@ -9,8 +9,8 @@ use crate::ports::ChatMessage;
 /// The messages of a context, and their size. Consecutive messages of one role and source become one message.
 #[derive(Debug, Default)]
 pub struct MessageList {
-    messages: Vec<Arc<ChatMessage>>,
-    size: ContextSize,
+    pub messages: Vec<Arc<ChatMessage>>,
+    pub size: ContextSize,
 }
 
 /// A position in a [`MessageList`]: the number of messages before it, and of blocks in the last of them.
@@ -80,24 +80,5 @@ impl MessageList {
         }
         let first = Arc::new(ChatMessage::new(Role::User, first));
         std::iter::once(first).chain(rest.iter().cloned()).collect()
-    }
-
-    /// Returns the messages.
-    pub fn as_slice(&self) -> &[Arc<ChatMessage>] {
-        &self.messages
-    }
-
-    /// Returns the texts of the messages that the provider has not counted.
-    pub fn unreported_texts(&self) -> impl Iterator<Item = &str> {
-        let messages = self.messages.iter().skip(self.size.first_unreported());
-        messages.flat_map(|message| &message.content).filter_map(|block| match block {
-            Block::Text { text } | Block::ToolResult { content: text, .. } => Some(text.as_str()),
-            _ => None,
-        })
-    }
-
-    /// Returns the size.
-    pub fn size(&self) -> &ContextSize {
-        &self.size
     }
 }

@@ -6,13 +6,13 @@ use crate::domain::agent::transcript::{Block, MessageRecord, PromptKind, Record,
 #[derive(Debug, Default)]
 pub struct PromptTracker {
     /// The model has not answered since the last message that asks for an answer.
-    is_answer_due: bool,
+    pub is_answer_due: bool,
     /// The number of messages that ask for an answer since the transcript was loaded.
-    prompts: u64,
+    pub prompts: u64,
     /// The model's last text since the last goal or request for a report.
-    last_text: Option<String>,
+    pub last_text: Option<String>,
     /// The number of texts since the transcript was loaded.
-    new_texts: u64,
+    pub new_texts: u64,
 }
 
 impl PromptTracker {
@@ -51,26 +51,6 @@ impl PromptTracker {
             Some(PromptKind::Mail) => self.is_answer_due = true,
             None => {}
         }
-    }
-
-    /// Returns true if the model has not answered a prompt.
-    pub fn has_unanswered(&self) -> bool {
-        self.is_answer_due
-    }
-
-    /// Returns the number of messages that ask for an answer since the transcript was loaded.
-    pub fn count(&self) -> u64 {
-        self.prompts
-    }
-
-    /// Returns the model's last text since the last goal or request for a report.
-    pub fn last_text(&self) -> Option<&str> {
-        self.last_text.as_deref()
-    }
-
-    /// Returns the number of texts that the model wrote since the transcript was loaded.
-    pub fn new_texts(&self) -> u64 {
-        self.new_texts
     }
 }
 

@@ -46,7 +46,7 @@ async fn begin_context(host: &mut AgentHost, task: &Task) -> Result<bool, AgentE
         host.services.events.warn(host.name(), format!("cannot find its reviews of {}: {error}", task.id));
     }
     let memory = host.spec.memory.unwrap_or(host.services.spec.memory);
-    let content = host.conversation.content();
+    let content = &host.conversation.content;
     if !content.must_restart(task, memory) {
         let activity = content.interrupted_activity(task);
         host.context.caller.attempt_log.resume(ClaimRef::of(task), activity);

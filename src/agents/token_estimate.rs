@@ -1,7 +1,7 @@
 //! The size of a context in tokens: the provider's last count, and an estimate from bytes for later messages.
 //!
 //! The provider reports the true number with each answer. So only the messages since the last answer are estimated: by the tokens in a byte
-//! that a tokenizer counts, or that an earlier report had.
+//! that an earlier report had.
 
 use crate::domain::agent::prompt::block_bytes;
 use crate::domain::agent::transcript::{Block, Usage};
@@ -62,23 +62,13 @@ impl ContextSize {
         *self = Self { tokens_per_byte: self.tokens_per_byte, ..Self::default() };
     }
 
-    /// Returns true if a report told the tokens in a byte.
-    pub fn has_ratio(&self) -> bool {
-        self.tokens_per_byte.is_some()
-    }
-
-    /// The index of the first message that the provider has not counted.
-    pub fn first_unreported(&self) -> usize {
-        self.first_unreported
-    }
-
     /// Estimates the context's tokens. `fixed_bytes` is the size of everything but the messages: system prompt, tools, identity block
-    /// and summary. `ratio` is the number of tokens in a byte by a tokenizer, if one was asked.
+    /// and summary.
     #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a count")]
-    pub fn estimate(&self, fixed_bytes: u64, ratio: Option<f64>) -> u64 {
+    pub fn estimate(&self, fixed_bytes: u64) -> u64 {
         let fixed_bytes = if self.reported_tokens.is_some() { 0 } else { fixed_bytes };
         let bytes = self.unreported_bytes.iter().sum::<u64>() + fixed_bytes;
-        let ratio = ratio.or(self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE_UNKNOWN);
+        let ratio = self.tokens_per_byte.unwrap_or(TOKENS_PER_BYTE_UNKNOWN);
         let tokens = (bytes as f64 * ratio).ceil() as u64;
         self.reported_tokens.unwrap_or(0) + tokens + self.unreported_bytes.len() as u64 * TOKENS_AROUND_MESSAGE
     }
@@ -98,8 +88,7 @@ mod tests {
         size.record_growth(0, &text(3_000));
         size.record_growth(1, &text(600));
         size.record_growth(1, &text(300));
-        assert_eq!(size.estimate(2_100, None), (3_000 + 900 + 2_100) / 3 + 2 * TOKENS_AROUND_MESSAGE);
-        assert_eq!(size.estimate(2_100, Some(0.25)), 6_000 / 4 + 2 * TOKENS_AROUND_MESSAGE);
+        assert_eq!(size.estimate(2_100), (3_000 + 900 + 2_100) / 3 + 2 * TOKENS_AROUND_MESSAGE);
     }
 
     #[test]
@@ -108,13 +97,13 @@ mod tests {
         size.record_growth(0, &text(10_000));
         size.record_growth(1, &text(100));
         size.record_usage(Usage { input_tokens: 3_000, output_tokens: 50, ..Usage::default() }, 2);
-        assert_eq!(size.estimate(9_999, None), 3_050, "the report has everything");
+        assert_eq!(size.estimate(9_999), 3_050, "the report has everything");
         size.record_growth(2, &text(10_000));
         size.record_growth(3, &text(30));
         // Half a token in a byte.
         let usage = Usage { input_tokens: 50, cache_read_tokens: 8_000, output_tokens: 10, ..Usage::default() };
         size.record_usage(usage, 4);
         size.record_growth(4, &text(5_000));
-        assert_eq!(size.estimate(0, None), 8_060 + 2_500 + TOKENS_AROUND_MESSAGE);
+        assert_eq!(size.estimate(0), 8_060 + 2_500 + TOKENS_AROUND_MESSAGE);
     }
 }

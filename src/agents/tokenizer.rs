@@ -1,4 +1,4 @@
-//! Tokenizers: exact for OpenAI's models, and an estimate for all others.
+//! The tokenizers of OpenAI's models, for exact reservations.
 //!
 //! A vocabulary has some megabytes, so a thread loads it when it is first needed. Until then, and for texts beyond the limits, callers count
 //! bytes. A tokenizer can be slow on long texts, so a request has a limit of text, and texts are cut into pieces.
@@ -53,42 +53,14 @@ impl Vocabulary {
     }
 }
 
-/// The tokenizer of a model.
-#[derive(Clone, Copy)]
-pub struct Tokenizer {
-    vocabulary: &'static Vocabulary,
-    /// True if it is the model's own, so that its counts are exact.
-    pub is_own: bool,
-}
-
-impl Tokenizer {
-    /// Returns the tokenizer of a model: its own if it is a known model of OpenAI, otherwise the newest one, which has the best estimates.
-    pub fn of(spec: &ModelSpec) -> Self {
-        let names = OPENAI_NAMES.iter().filter(|(provider, _)| *provider == spec.provider && spec.base_url.is_none());
-        let name = names.filter_map(|(_, prefix)| spec.model.strip_prefix(prefix)).next();
-        match name.and_then(get_tokenizer) {
-            Some(Encoding::O200kBase | Encoding::O200kHarmony) => Self { vocabulary: &O200K, is_own: true },
-            Some(Encoding::Cl100kBase) => Self { vocabulary: &CL100K, is_own: true },
-            _ => Self { vocabulary: &O200K, is_own: false },
-        }
-    }
-
-    /// Starts to count the texts of one request. Returns `None` until the vocabulary is loaded, which the first call begins.
-    pub fn counter(self) -> Option<TokenCounter> {
-        Some(TokenCounter { vocabulary: self.vocabulary.get()?, bytes_left: Cell::new(COUNTED_BYTES_MAX) })
-    }
-
-    /// Returns the tokens in a byte of these texts. Returns `None` without text, or until the vocabulary is loaded.
-    pub fn tokens_per_byte<'a>(self, texts: impl Iterator<Item = &'a str>) -> Option<f64> {
-        let counter = self.counter()?;
-        let (mut tokens, mut bytes) = (0, 0);
-        for text in texts {
-            let Some(counted) = counter.count(text) else { break };
-            tokens += counted;
-            bytes += text.len() as u64;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "texts have far fewer than 2^53 bytes")]
-        (bytes > 0).then(|| tokens as f64 / bytes as f64)
+/// Returns the vocabulary of a model, if it is a known one of OpenAI.
+fn vocabulary_of(spec: &ModelSpec) -> Option<&'static Vocabulary> {
+    let names = OPENAI_NAMES.iter().filter(|(provider, _)| *provider == spec.provider && spec.base_url.is_none());
+    let name = names.filter_map(|(_, prefix)| spec.model.strip_prefix(prefix)).next()?;
+    match get_tokenizer(name)? {
+        Encoding::O200kBase | Encoding::O200kHarmony => Some(&O200K),
+        Encoding::Cl100kBase => Some(&CL100K),
+        _ => None,
     }
 }
 
@@ -99,6 +71,13 @@ pub struct TokenCounter {
 }
 
 impl TokenCounter {
+    /// Starts to count the texts of one request by the model's own tokenizer. Returns `None` if that is not known, and until its vocabulary
+    /// is loaded, which the first call begins.
+    pub fn of(spec: &ModelSpec) -> Option<Self> {
+        let vocabulary = vocabulary_of(spec)?.get()?;
+        Some(Self { vocabulary, bytes_left: Cell::new(COUNTED_BYTES_MAX) })
+    }
+
     /// Returns the most tokens that a text can have; exactly its number, except for texts that are cut. Returns `None` for a text beyond the
     /// limit of work.
     pub fn count(&self, text: &str) -> Option<u64> {
@@ -130,10 +109,10 @@ mod tests {
         ModelSpec::new(provider, model)
     }
 
-    fn counter(tokenizer: Tokenizer) -> TokenCounter {
+    fn counter(model: &str) -> TokenCounter {
         let begun = Instant::now();
         loop {
-            match tokenizer.counter() {
+            match TokenCounter::of(&spec("openai", model)) {
                 Some(counter) => return counter,
                 None => assert!(begun.elapsed() < Duration::from_secs(60), "it is loaded"),
             }
@@ -150,24 +129,22 @@ mod tests {
             ("groq", "openai/gpt-oss-120b"),
             ("openrouter", "openai/gpt-5"),
         ] {
-            assert!(Tokenizer::of(&spec(provider, model)).is_own, "{model}");
+            assert!(vocabulary_of(&spec(provider, model)).is_some(), "{model}");
         }
         for (provider, model) in
             [("anthropic", "claude-opus-5"), ("ollama", "gpt-5"), ("openai", "gpt-9-x"), ("openrouter", "gpt-5")]
         {
-            assert!(!Tokenizer::of(&spec(provider, model)).is_own, "{model}");
+            assert!(vocabulary_of(&spec(provider, model)).is_none(), "{model}");
         }
-        let newer = Tokenizer::of(&spec("openai", "gpt-6-luna"));
-        assert!(!newer.is_own && std::ptr::eq(newer.vocabulary, &O200K), "its estimate is by the newest vocabulary");
         let gateway = ModelSpec { base_url: Some("http://127.0.0.1:4000".to_owned()), ..spec("openai", "gpt-5") };
-        assert!(!Tokenizer::of(&gateway).is_own, "its names are aliases");
+        assert!(vocabulary_of(&gateway).is_none(), "its names are aliases");
     }
 
     /// The numbers are those of OpenAI's own tokenizer (tiktoken).
     #[test]
     fn tokens_are_counted_exactly() {
-        let o200k = counter(Tokenizer::of(&spec("openai", "gpt-5")));
-        let cl100k = counter(Tokenizer::of(&spec("openai", "gpt-4")));
+        let o200k = counter("gpt-5");
+        let cl100k = counter("gpt-4");
         for (text, tokens, older) in
             [("", 0, 0), ("hello world", 2, 2), ("antidisestablishmentarianism", 6, 6), ("お誕生日おめでとう", 8, 9)]
         {
@@ -177,22 +154,21 @@ mod tests {
 
     #[test]
     fn long_texts_are_bounded_and_counted_high() {
-        let tokenizer = Tokenizer::of(&spec("openai", "gpt-5"));
         let line = "let answer = compute(40, 2);\n";
         let lines = line.repeat(3_000);
-        let one = counter(tokenizer).count(line).unwrap();
-        let all = counter(tokenizer).count(&lines).unwrap();
+        let one = counter("gpt-5").count(line).unwrap();
+        let all = counter("gpt-5").count(&lines).unwrap();
         assert!(all >= 3_000 * one && all <= 3_000 * one + 10 * TOKENS_PER_CUT, "{all} of {one} each");
         let size = COUNTED_BYTES_MAX - 1;
         let begun = Instant::now();
         for unit in ["a", " ", "A1", "!", "\n", "é", "漢", "<|endoftext|>", "' ", "aB3/+="] {
             let text = unit.repeat(size / unit.len());
-            assert!(counter(tokenizer).count(&text).is_some_and(|tokens| tokens > 0), "{unit}");
+            assert!(counter("gpt-5").count(&text).is_some_and(|tokens| tokens > 0), "{unit}");
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
         let spaces = format!("{}x", " ".repeat(PIECE_BYTES_MAX * 3));
-        assert!(counter(tokenizer).count(&spaces).is_some());
-        let counter = counter(tokenizer);
+        assert!(counter("gpt-5").count(&spaces).is_some());
+        let counter = counter("gpt-5");
         assert_eq!(counter.count(&"a".repeat(COUNTED_BYTES_MAX + 1)), None);
         assert!(counter.count(&" a".repeat(COUNTED_BYTES_MAX / 4)).is_some());
         assert_eq!(counter.count(&" a".repeat(COUNTED_BYTES_MAX / 2)), None, "the limit holds for all texts together");
@@ -214,28 +190,17 @@ mod tests {
         let units = units.map(|unit| unit.repeat(200));
         let fillers = [" ", "-", "x", "0", "A"].map(|unit| unit.repeat(8_000));
         for model in ["gpt-5", "gpt-4"] {
-            let tokenizer = Tokenizer::of(&spec("openai", model));
             for text in
                 [rust, prompt, &schema[..100_000.min(schema.len())]].into_iter().chain(units.iter().map(|unit| &**unit))
             {
-                let tokens = counter(tokenizer).count(text).unwrap();
+                let tokens = counter(model).count(text).unwrap();
                 assert!(fewest_tokens(text) <= tokens, "{} of {tokens} in {model}: {text:.60}", fewest_tokens(text));
             }
             // Cuts are found with a margin of this factor.
             for text in &fillers {
-                let tokens = counter(tokenizer).count(text).unwrap();
+                let tokens = counter(model).count(text).unwrap();
                 assert!(fewest_tokens(text) <= 2 * tokens, "{} of {tokens} in {model}: {text:.9}", fewest_tokens(text));
             }
         }
-    }
-
-    #[test]
-    fn code_and_prose_have_their_own_ratios() {
-        let tokenizer = Tokenizer::of(&spec("ollama", "m"));
-        let _loaded = counter(tokenizer);
-        let ratio = |text: &str| tokenizer.tokens_per_byte([text].into_iter()).unwrap();
-        assert!(ratio("The members share one account and wait for its limit to end.") < 0.3);
-        assert!(ratio("0x9f,0x3a,0xc4,0x71,0x0d;}{]") > 0.5);
-        assert_eq!(tokenizer.tokens_per_byte([].into_iter()), None);
     }
 }

@@ -12,8 +12,10 @@ pub struct TranscriptWriter {
     name: String,
     transcripts: Arc<dyn Transcripts>,
     clock: Arc<dyn Clock>,
-    record_count: u64,
-    delivered: HashSet<String>,
+    /// The number of its records.
+    pub record_count: u64,
+    /// The keys of all mail in the transcript.
+    pub delivered: HashSet<String>,
     /// A power cut may still remove some of `delivered` from the transcript.
     needs_sync: bool,
 }
@@ -52,16 +54,6 @@ impl TranscriptWriter {
         self.transcripts.append(&self.name, &[record], false).await?;
         self.record_count += 1;
         Ok(())
-    }
-
-    /// Returns the number of its records.
-    pub fn record_count(&self) -> u64 {
-        self.record_count
-    }
-
-    /// Returns the keys of all mail in the transcript.
-    pub fn delivered_keys(&self) -> &HashSet<String> {
-        &self.delivered
     }
 
     /// Returns the keys of all mail in the transcript after a sync.

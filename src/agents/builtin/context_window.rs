@@ -1,13 +1,11 @@
 //! Sizes of requests: the model's context window, the limit for compaction, and the limit of an answer.
 
 use super::Turn;
-use crate::agents::tokenizer::{TokenCounter, Tokenizer};
+use crate::agents::tokenizer::TokenCounter;
 use crate::domain::team::model_spec::ToolCalls;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_DEFAULT_TOKENS: u64 = 128_000;
-/// An estimate from bytes is at least the true number divided by this: it counts a token for three bytes.
-const ESTIMATE_ERROR_MAX: u64 = 3;
 /// The limit of an answer is at most the context window divided by this.
 const ANSWER_DIVISOR: u64 = 4;
 
@@ -36,24 +34,10 @@ impl Turn<'_> {
         !self.host.conversation.is_short() && self.context_tokens() >= self.compact_at_tokens()
     }
 
-    /// Estimates the context's size in tokens. Texts of a server's model are counted by a tokenizer if the estimate from bytes could be so
-    /// far from the truth that it decides about compaction.
+    /// Estimates the context's size in tokens.
     fn context_tokens(&self) -> u64 {
         let conversation = &self.host.conversation;
-        let size = conversation.size();
-        let fixed_bytes = self.agent.prefix.bytes + conversation.start_bytes() as u64;
-        let estimate = size.estimate(fixed_bytes, None);
-        if self.agent.model.current().client.account().is_none()
-            || estimate < self.compact_at_tokens() / ESTIMATE_ERROR_MAX
-        {
-            return estimate;
-        }
-        let tokenizer = Tokenizer::of(self.agent.model.spec());
-        if size.has_ratio() && !tokenizer.is_own {
-            return estimate;
-        }
-        let ratio = tokenizer.tokens_per_byte(conversation.unreported_texts());
-        size.estimate(fixed_bytes, ratio)
+        conversation.size().estimate(self.agent.prefix.bytes + conversation.start_bytes() as u64)
     }
 
     /// Returns true if a budget of the team or the member, or a cap of its task, holds for its requests.
@@ -66,12 +50,7 @@ impl Turn<'_> {
     /// Starts to count the texts of a request by the model's own tokenizer, if a budget or a cap needs exact reservations.
     pub(super) async fn own_tokens(&self) -> Option<TokenCounter> {
         let spec = self.agent.model.spec();
-        let tokenizer = Tokenizer::of(spec);
         // In JSON, texts have more tokens than they have alone.
-        if spec.tool_calls == ToolCalls::Native && tokenizer.is_own && self.has_budget().await {
-            tokenizer.counter()
-        } else {
-            None
-        }
+        if spec.tool_calls == ToolCalls::Native && self.has_budget().await { TokenCounter::of(spec) } else { None }
     }
 }

@@ -13,7 +13,6 @@ use known_files::KnownFiles;
 use model_chain::ModelChain;
 use repetition::Repetition;
 use request_prefix::RequestPrefix;
-use todo_reminder::TodoReminder;
 
 mod ask;
 mod compaction;
@@ -25,7 +24,6 @@ mod repetition;
 mod request_prefix;
 mod response_listener;
 mod retry;
-mod todo_reminder;
 mod tool_calls;
 mod turn;
 
@@ -38,7 +36,6 @@ pub struct BuiltinAgent {
     compactions_in_a_row: u32,
     /// Consecutive answers that the length limit cut off.
     truncated_in_a_row: u32,
-    todo_reminder: TodoReminder,
     repetition: Repetition,
     known_files: KnownFiles,
     /// True after a warning that tool calls written as text are not run, until it calls a tool.
@@ -60,7 +57,6 @@ impl BuiltinAgent {
             ask_prefix,
             compactions_in_a_row: 0,
             truncated_in_a_row: 0,
-            todo_reminder: TodoReminder::default(),
             repetition: Repetition::default(),
             known_files: KnownFiles::default(),
             has_warned_of_text_call: false,

@@ -59,11 +59,11 @@ pub(super) enum CallEnd {
 }
 
 /// The calls of one turn and their results.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TurnDigest {
     /// The calls, each as its hash, with their results. Changes of files are without: the first of two equal changes has another result.
     calls: HashSet<u64>,
-    started: Instant,
+    started: Option<Instant>,
     claim: Option<ClaimRef>,
     /// The calls that change files, each as its hash.
     edits: HashSet<u64>,
@@ -82,17 +82,7 @@ pub(super) struct TurnDigest {
 impl TurnDigest {
     /// Starts the digest of a turn without calls, in which the agent has this claim.
     pub fn start(claim: Option<ClaimRef>) -> Self {
-        Self {
-            calls: HashSet::new(),
-            started: Instant::now(),
-            claim,
-            edits: HashSet::new(),
-            has_changed_file: false,
-            has_unchanged_file: false,
-            has_other_calls: false,
-            reaches_outside: false,
-            has_waited: false,
-        }
+        Self { claim, started: Some(Instant::now()), ..Self::default() }
     }
 
     /// Adds a call, its result and its end.
@@ -113,7 +103,7 @@ impl TurnDigest {
 
     /// Ends the turn. From now on it is known if the turn waited.
     fn end(&mut self) {
-        self.has_waited = self.reaches_outside && self.started.elapsed() >= WAIT_MIN;
+        self.has_waited = self.reaches_outside && self.started.is_some_and(|started| started.elapsed() >= WAIT_MIN);
     }
 
     /// Returns true if the turn only makes changes of the turn before it again, or makes changes that leave the files as they are.

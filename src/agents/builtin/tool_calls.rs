@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::Turn;
 use super::repetition::{CallEnd, TurnDigest};
-use super::todo_reminder::TODO_TOOL;
 use crate::agents::permissions::CallNotMade;
 use crate::agents::turn_control::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
@@ -22,8 +21,7 @@ use crate::tools::{ToolEffect, ToolOutput, table};
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
 const ARGUMENTS_NOT_OBJECT: &str = "the arguments are not a JSON object. Call it again with valid JSON";
-const BROKEN_CHARACTER: &str =
-    "a character of the arguments arrived broken, and is U+FFFD here, so the call was not made. Call it again";
+const BROKEN_CHARACTER: &str = "a character of the arguments arrived broken, and is U+FFFD here, so the call was not made. Call it again; to write U+FFFD itself, use an escape";
 pub(super) const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
 
@@ -121,10 +119,9 @@ impl CallResult {
 }
 
 impl Turn<'_> {
-    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notices that are
-    /// due: the turn count and the reminder of the list of steps.
+    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the
+    /// turn count, if it is due.
     pub(super) async fn run_calls(&mut self, calls: Vec<ToolCall>) -> Result<Vec<TurnOutcome>, AgentError> {
-        let reminder = self.todo_reminder(&calls);
         let mut digest = TurnDigest::start(self.host.turn_control.claim());
         let mut outcomes = Vec::new();
         self.agent.known_files.start_answer(self.host.turn_control.claim());
@@ -143,8 +140,7 @@ impl Turn<'_> {
                 digest.add(&call.tool, &call.input, &result.text, result.end);
             }
             if index + 1 == calls_count {
-                let turn_count = self.host.turn_count.notice(self.host.task().is_some());
-                for notice in turn_count.iter().map(String::as_str).chain(reminder) {
+                if let Some(notice) = self.host.turn_count.notice(self.host.task().is_some()) {
                     result.text = format!("{}\n\n{notice}", result.text.trim_end());
                 }
             }
@@ -217,18 +213,6 @@ impl Turn<'_> {
                 ..CallResult::error(error.to_string())
             },
         })
-    }
-
-    /// Counts the turn. Returns a line that reminds the agent of its list of steps, if that is due.
-    fn todo_reminder(&mut self, calls: &[ToolCall]) -> Option<&'static str> {
-        if calls.is_empty() {
-            return None;
-        }
-        let claim = self.host.turn_control.claim()?;
-        let has_list = self.agent.prefix.has_tool(TODO_TOOL);
-        let is_update = calls.iter().any(|call| call.tool == TODO_TOOL);
-        let reminder = self.agent.todo_reminder.count_turn(claim, is_update);
-        if has_list { reminder } else { None }
     }
 
     /// Tells people the reason why a call was not made. Returns the result for the model.

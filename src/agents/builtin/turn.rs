@@ -66,7 +66,7 @@ impl Turn<'_> {
     /// Records the identity block, unless the context has it. A new role makes a new block.
     pub(super) async fn begin_context(&mut self) -> Result<(), AgentError> {
         let host = &mut *self.host;
-        if host.conversation.identity().is_some_and(|block| host.profile().is_introduced_by(block)) {
+        if host.conversation.identity.as_ref().is_some_and(|block| host.profile().is_introduced_by(block)) {
             return Ok(());
         }
         self.agent.has_warned_of_text_call = false;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, ControlResponse, Invocation, SessionStart};
+use super::protocol::{AgentEvent, AgentProtocol, ControlResponse, Invocation, SessionStart};
 use crate::domain::text::shorten;
 use crate::process::CommandError;
 use crate::process::agent_process::AgentProcess;
@@ -61,24 +61,35 @@ impl AgentConnection {
         Ok(Self { process, board_socket, protocol, events: VecDeque::new(), diagnostics: VecDeque::new() })
     }
 
-    /// Sends a message. If the program does not take it, Brigade ends the program. [`Self::next_event`] then returns `None` after its last
-    /// events.
-    pub async fn send(&mut self, message: &AgentMessage<'_>) {
-        if let AgentMessage::Response { request_id, response: ControlResponse::Mcp(answer) } = message
-            && let Some(socket) = &mut self.board_socket
-            && socket.respond(request_id, *answer)
-        {
-            return;
-        }
-        let line = self.protocol.write(message);
-        if let Err(error) = self.process.write_line(&line).await {
-            tracing::debug!(%error, "the agent's program did not take a message");
-        }
+    /// Sends a prompt.
+    pub async fn prompt(&mut self, key: &str, text: &str) {
+        let line = self.protocol.prompt(key, text);
+        self.send(&line).await;
     }
 
     /// Responds to a control request.
     pub async fn respond(&mut self, request_id: &str, response: ControlResponse<'_>) {
-        self.send(&AgentMessage::Response { request_id, response }).await;
+        if let (ControlResponse::Mcp(answer), Some(socket)) = (response, &mut self.board_socket)
+            && socket.respond(request_id, answer)
+        {
+            return;
+        }
+        let line = self.protocol.response(request_id, response);
+        self.send(&line).await;
+    }
+
+    /// Makes the agent give up its prompt.
+    pub async fn interrupt(&mut self) {
+        let line = self.protocol.interrupt();
+        self.send(&line).await;
+    }
+
+    /// Sends a line. If the program does not take it, Brigade ends the program. [`Self::next_event`] then returns `None` after its last
+    /// events.
+    async fn send(&mut self, line: &str) {
+        if let Err(error) = self.process.write_line(line).await {
+            tracing::debug!(%error, "the agent's program did not take a message");
+        }
     }
 
     /// Returns the next event; `None` after the end of the program. Cancel safe.

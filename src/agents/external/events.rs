@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::board_server::{BoardCall, BoardRequest};
-use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlRequestId, ControlResponse, ReportedUsage};
+use super::protocol::{AgentEvent, AgentFailure, ControlRequestId, ControlResponse, ReportedUsage};
 use super::running_agent::{RunningAgent, RunningTool, WithheldAnswer};
 use super::start::{LastPrompt, session_unknown, temporary_failure};
 use super::turn::TurnEnd;
@@ -89,7 +89,6 @@ impl Turn<'_> {
             AgentEvent::UnknownControlRequest(request_id) => self.respond(&request_id, ControlResponse::Refuse).await,
             AgentEvent::AnswerContinued
             | AgentEvent::Ready { .. }
-            | AgentEvent::ControlRequestCancelled(_)
             | AgentEvent::Diagnostic(_)
             | AgentEvent::LineRefused(_) => {}
         }
@@ -447,7 +446,7 @@ async fn finish_call<T>(running: &mut RunningAgent, host: &AgentHost, call: impl
         result = &mut call => return result,
         () = host.turn_control.wait_for_claim_end(claim) => {}
     }
-    running.connection.send(&AgentMessage::Interrupt).await;
+    running.connection.interrupt().await;
     call.await
 }
 

@@ -121,8 +121,6 @@ pub enum AgentEvent {
         /// The JSON-RPC message.
         message: Value,
     },
-    /// It no longer waits for the response to a control request.
-    ControlRequestCancelled(ControlRequestId),
     /// A control request that Brigade does not know. It may wait for [`ControlResponse::Refuse`].
     UnknownControlRequest(ControlRequestId),
     /// It takes a prompt, and waits for [`ControlResponse::Continue`].
@@ -220,27 +218,6 @@ pub enum AgentFailure {
     Stopped(String),
 }
 
-/// A message to an agent.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AgentMessage<'a> {
-    /// A prompt. If the agent still works on another one, it reads this one before its next model request.
-    Prompt {
-        /// An id by which the prompt is found in the session's history.
-        key: &'a str,
-        /// The text.
-        text: &'a str,
-    },
-    /// The response to a control request.
-    Response {
-        /// The id of the control request.
-        request_id: &'a str,
-        /// The response.
-        response: ControlResponse<'a>,
-    },
-    /// It must give up its prompt now.
-    Interrupt,
-}
-
 /// A response to a control request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ControlResponse<'a> {
@@ -271,8 +248,15 @@ pub trait AgentProtocol: Send + Sync {
     /// Reads a line of the program.
     fn read(&mut self, line: &str) -> Vec<AgentEvent>;
 
-    /// Returns the line of a message.
-    fn write(&mut self, message: &AgentMessage<'_>) -> String;
+    /// Returns the line of a prompt. `key` is an id by which the prompt is found in the session's history. An agent that still works on
+    /// another one reads this one before its next model request.
+    fn prompt(&self, key: &str, text: &str) -> String;
+
+    /// Returns the line of the response to a control request.
+    fn response(&self, request_id: &str, response: ControlResponse<'_>) -> String;
+
+    /// Returns the line that makes the agent give up its prompt now.
+    fn interrupt(&self) -> String;
 
     /// Returns the call for which the rules of a member decide, with Brigade's name of the tool. `folder` is the working directory.
     ///

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::board_server::BoardRequest;
 use super::connection::AgentConnection;
-use super::protocol::{AgentEvent, AgentFailure, AgentMessage, AgentProgram, ControlResponse, SessionStart};
+use super::protocol::{AgentEvent, AgentFailure, AgentProgram, ControlResponse, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
 use super::{AGENTS_FOLDER, AgentState, ExternalAgent, Turn};
 use crate::agents::turn_control::StopLevel;
@@ -277,7 +277,7 @@ impl Turn<'_> {
             self.running.has_taken_prompt = false;
         }
         self.running.usage.record_prompt(text.len());
-        self.running.connection.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
+        self.running.connection.prompt(&key, &text).await;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Turn;
-use super::protocol::{AgentEvent, AgentMessage};
+use super::protocol::AgentEvent;
 use super::start::temporary_failure;
 use crate::agents::turn_control::StopLevel;
 use crate::agents::{AgentError, TurnOutcome};
@@ -234,7 +234,7 @@ impl Turn<'_> {
     async fn interrupt(&mut self) -> Result<(), AgentError> {
         if self.running.has_open_prompt {
             self.running.release(None).await;
-            self.running.connection.send(&AgentMessage::Interrupt).await;
+            self.running.connection.interrupt().await;
             let deadline = Instant::now() + INTERRUPT_TIMEOUT;
             loop {
                 let next_event = timeout(deadline - Instant::now(), self.running.connection.next_event());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::agents::external::protocol::{AgentMessage, ControlResponse};
+use crate::agents::external::protocol::ControlResponse;
 
 /// The id of the request that begins a conversation.
 pub(super) const INITIALIZE_ID: &str = "brigade-initialize";
@@ -36,22 +36,26 @@ pub(super) fn session_usage() -> Value {
     request(SESSION_USAGE_ID, json!({ "subtype": "get_session_cost" }))
 }
 
-/// Returns the message as JSON. `hook` is the hook that a response answers.
-pub(super) fn encode(message: &AgentMessage<'_>, hook: &str) -> Value {
-    match *message {
-        AgentMessage::Prompt { key, text } => json!({
-            "type": "user",
-            "message": { "role": "user", "content": text },
-            "parent_tool_use_id": null,
-            "session_id": "",
-            "uuid": key,
-        }),
-        AgentMessage::Response { request_id, response } => control_response(request_id, response, hook),
-        AgentMessage::Interrupt => request(INTERRUPT_ID, json!({ "subtype": "interrupt" })),
-    }
+/// Returns a prompt.
+pub(super) fn prompt(key: &str, text: &str) -> Value {
+    json!({
+        "type": "user",
+        "message": { "role": "user", "content": text },
+        "parent_tool_use_id": null,
+        "session_id": "",
+        "uuid": key,
+    })
 }
 
-fn control_response(request_id: &str, response: ControlResponse<'_>, hook: &str) -> Value {
+/// Returns the request to end a turn.
+pub(super) fn interrupt() -> Value {
+    request(INTERRUPT_ID, json!({ "subtype": "interrupt" }))
+}
+
+/// Returns a response. The id of a request by a hook begins with the hook's name and a space.
+pub(super) fn control_response(request_id: &str, response: ControlResponse<'_>) -> Value {
+    let of_hook = HOOKS.iter().find_map(|hook| Some((*hook, request_id.strip_prefix(hook)?.strip_prefix(' ')?)));
+    let (hook, request_id) = of_hook.unwrap_or(("", request_id));
     let answer = match response {
         ControlResponse::AllowTool | ControlResponse::Continue(None) => json!({}),
         ControlResponse::DenyTool(reason) => json!({ "hookSpecificOutput": {

@@ -1,6 +1,5 @@
 //! Reads the lines of the program.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,12 +7,12 @@ use serde_json::Value;
 use super::tools::find_tool;
 use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
-    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, ReportedUsage, SessionStart,
+    AgentEvent, AgentFailure, AgentProtocol, ControlResponse, Invocation, ReportedUsage, SessionStart,
 };
 use crate::domain::agent::permission::{PermissionCall, ToolKind};
 use crate::domain::agent::transcript::Usage;
 use crate::domain::team::request_text::CallDetails;
-use crate::domain::text::characters::{joined, readable_json};
+use crate::domain::text::characters::readable_json;
 use crate::domain::time::UnixMs;
 
 /// The fields of an input with the subject of a call, for people.
@@ -32,11 +31,6 @@ const STOPPED_PREFIX: &str = "error_max_";
 /// The line of a report about a session without usage. Seen in versions 2.1.197 and 2.1.330.
 const NO_USAGE: &str = "Usage:                 0 input, 0 output, 0 cache read, 0 cache write";
 
-/// The most hooks that wait for an answer. Each parallel call of a tool has one.
-const HOOKS_MAX: usize = 1_000;
-/// The longest id of a control request and name of its hook together, in bytes.
-const HOOK_BYTES_MAX: usize = 1024;
-
 /// The protocol of one process of Claude Code.
 #[derive(Debug, Default)]
 pub struct ClaudeProtocol {
@@ -48,8 +42,6 @@ pub struct ClaudeProtocol {
     has_own_total: bool,
     /// The reset of the account's quota, if it was refused for the current prompt.
     quota_until: Option<UnixMs>,
-    /// The hooks that wait for an answer.
-    hooks: HashMap<ControlRequestId, String>,
 }
 
 impl AgentProtocol for ClaudeProtocol {
@@ -67,8 +59,7 @@ impl AgentProtocol for ClaudeProtocol {
 
     fn read(&mut self, line: &str) -> Vec<AgentEvent> {
         // The program writes half of a character as it is.
-        let readable = readable_json(line);
-        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(&joined(&readable).text) else {
+        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(&readable_json(line)) else {
             let text = line.trim();
             return if text.is_empty() { Vec::new() } else { vec![AgentEvent::Diagnostic(text.to_owned())] };
         };
@@ -81,12 +72,7 @@ impl AgentProtocol for ClaudeProtocol {
                     text_of(&message["response"]["response"]["text"]).lines().any(|line| line == NO_USAGE);
                 Vec::new()
             }
-            "control_request" => vec![self.control_request(&message)],
-            "control_cancel_request" => {
-                let request_id = string_of(&message["request_id"]);
-                self.hooks.remove(&request_id);
-                vec![AgentEvent::ControlRequestCancelled(request_id)]
-            }
+            "control_request" => vec![Self::control_request(&message)],
             "stream_event" => self.stream_event(&message["event"]),
             "assistant" => self.assistant(&message["message"]),
             "user" => tool_results(&message["message"]["content"]),
@@ -97,12 +83,16 @@ impl AgentProtocol for ClaudeProtocol {
         }
     }
 
-    fn write(&mut self, message: &AgentMessage<'_>) -> String {
-        let hook = match message {
-            AgentMessage::Response { request_id, .. } => self.hooks.remove(*request_id),
-            AgentMessage::Prompt { .. } | AgentMessage::Interrupt => None,
-        };
-        messages::encode(message, &hook.unwrap_or_default()).to_string()
+    fn prompt(&self, key: &str, text: &str) -> String {
+        messages::prompt(key, text).to_string()
+    }
+
+    fn response(&self, request_id: &str, response: ControlResponse<'_>) -> String {
+        messages::control_response(request_id, response).to_string()
+    }
+
+    fn interrupt(&self) -> String {
+        messages::interrupt().to_string()
     }
 
     fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> Result<PermissionCall, String> {
@@ -140,17 +130,13 @@ impl AgentProtocol for ClaudeProtocol {
 }
 
 impl ClaudeProtocol {
-    fn control_request(&mut self, message: &Value) -> AgentEvent {
+    fn control_request(message: &Value) -> AgentEvent {
         let request_id = string_of(&message["request_id"]);
         let request = &message["request"];
         match text_of(&request["subtype"]) {
             "hook_callback" => {
                 let name = text_of(&request["callback_id"]);
-                if self.hooks.len() >= HOOKS_MAX || request_id.len() + name.len() > HOOK_BYTES_MAX {
-                    return AgentEvent::UnknownControlRequest(request_id);
-                }
-                self.hooks.insert(request_id.clone(), name.to_owned());
-                hook(request_id, name, &request["input"])
+                hook(format!("{name} {request_id}"), name, &request["input"])
             }
             "can_use_tool" => AgentEvent::PermissionRequested {
                 request_id,
@@ -337,14 +323,14 @@ fn retry_event(message: &Value) -> AgentEvent {
 
 /// Returns the usage in the format of the Messages API.
 fn usage_of(usage: &Value) -> Usage {
-    let tokens = |field: &str| usage[field].as_u64().unwrap_or(0);
-    Usage {
-        input_tokens: tokens("input_tokens"),
-        output_tokens: tokens("output_tokens"),
-        cache_read_tokens: tokens("cache_read_input_tokens"),
-        cache_write_tokens: tokens("cache_creation_input_tokens"),
-        ..Usage::default()
-    }
+    usage_in(usage, ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"])
+}
+
+/// Returns the usage in the fields with these names: of input, output, input read from the cache and input written to it.
+fn usage_in(usage: &Value, fields: [&str; 4]) -> Usage {
+    let [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens] =
+        fields.map(|field| usage[field].as_u64().unwrap_or(0));
+    Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, ..Usage::default() }
 }
 
 /// Returns the later report about a request. Counts that it leaves out keep their values.
@@ -361,17 +347,9 @@ fn updated_usage(before: Usage, now: Usage) -> Usage {
 
 /// Returns the sum of the usage of all models.
 fn usage_of_models(by_model: &Value) -> Option<Usage> {
-    let models = by_model.as_object()?;
-    let tokens = |model: &Value, field: &str| model[field].as_u64().unwrap_or(0);
-    Some(models.values().fold(Usage::default(), |sum, model| {
-        sum.plus(Usage {
-            input_tokens: tokens(model, "inputTokens"),
-            output_tokens: tokens(model, "outputTokens"),
-            cache_read_tokens: tokens(model, "cacheReadInputTokens"),
-            cache_write_tokens: tokens(model, "cacheCreationInputTokens"),
-            ..Usage::default()
-        })
-    }))
+    const FIELDS: [&str; 4] = ["inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens"];
+    let models = by_model.as_object()?.values();
+    Some(models.fold(Usage::default(), |sum, model| sum.plus(usage_in(model, FIELDS))))
 }
 
 fn subject_of(input: &Value) -> Option<&str> {
@@ -391,7 +369,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::agents::external::protocol::ControlResponse;
 
     #[test]
     fn half_of_character_in_line_is_replaced() {
@@ -410,12 +387,11 @@ mod tests {
         let mut protocol = ClaudeProtocol::default();
         for hook in ["PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart"] {
             assert_eq!(protocol.read(&hook_request("r", hook)).len(), 1);
-            let response = ControlResponse::Continue(Some("news"));
-            let message = AgentMessage::Response { request_id: "r", response };
-            let answer: Value = serde_json::from_str(&protocol.write(&message)).unwrap();
+            let response = protocol.response(&format!("{hook} r"), ControlResponse::Continue(Some("news")));
+            let answer: Value = serde_json::from_str(&response).unwrap();
+            assert_eq!(answer["response"]["request_id"], "r");
             let output = &answer["response"]["response"]["hookSpecificOutput"];
             assert_eq!((&output["hookEventName"], &output["additionalContext"]), (&json!(hook), &json!("news")));
-            assert!(protocol.hooks.is_empty());
         }
     }
 
@@ -517,8 +493,7 @@ mod tests {
         let mut protocol = ClaudeProtocol::default();
         let line = json!({ "type": "control_request", "request_id": "r", "request": { "subtype": "new_dialog" } });
         assert_eq!(protocol.read(&line.to_string()), [AgentEvent::UnknownControlRequest("r".to_owned())]);
-        let message = AgentMessage::Response { request_id: "r", response: ControlResponse::Refuse };
-        let answer: Value = serde_json::from_str(&protocol.write(&message)).unwrap();
+        let answer: Value = serde_json::from_str(&protocol.response("r", ControlResponse::Refuse)).unwrap();
         assert_eq!((&answer["response"]["subtype"], &answer["response"]["request_id"]), (&json!("error"), &json!("r")));
     }
 }
