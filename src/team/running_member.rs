@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::teammate::{MemberError, TeammateCommand, TeammateStatus};
+use super::teammate::{MemberError, MemberErrorKind, TeammateCommand, TeammateStatus};
 use crate::domain::task::claim_queue::{Candidate, TaskScope};
 use crate::domain::team::phase::{ClaimRef, Phase};
 use crate::domain::team::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
@@ -229,10 +229,9 @@ impl RunningMember {
 
     /// Returns the reason why its own budget does not allow its next request.
     pub fn spent_budget(&self) -> Option<String> {
-        match &self.status.borrow().error {
-            Some(MemberError::BudgetSpent(reason)) if self.exit.is_none() => Some(reason.clone()),
-            _ => None,
-        }
+        let status = self.status.borrow();
+        let spent = status.error.as_ref().filter(|error| error.kind == MemberErrorKind::BudgetSpent);
+        spent.filter(|_| self.exit.is_none()).map(|error| error.reason.clone())
     }
 
     /// Returns true if it ended because it was idle, and may be started again.
@@ -258,13 +257,10 @@ impl RunningMember {
             None => {
                 let ModelSpec { provider, model, .. } = &self.spec.model;
                 let model = if model.is_empty() { provider.clone() } else { format!("model {model} of {provider}") };
-                self.status.borrow().error.as_ref().map(|error| match error {
-                    MemberError::ModelOutOfReach(reason) => format!("{model} {reason}"),
-                    MemberError::WrongModelSetting(reason) => format!("{model}: {reason}"),
-                    MemberError::Agent(reason)
-                    | MemberError::BudgetSpent(reason)
-                    | MemberError::Model(reason)
-                    | MemberError::Workspace(reason) => reason.clone(),
+                self.status.borrow().error.as_ref().map(|MemberError { kind, reason }| match kind {
+                    MemberErrorKind::ModelOutOfReach => format!("{model} {reason}"),
+                    MemberErrorKind::WrongModelSetting => format!("{model}: {reason}"),
+                    _ => reason.clone(),
                 })
             }
         }

@@ -500,20 +500,3 @@ async fn empty_answer_adds_no_message() {
     assert!(second.text().contains("You still hold task #1"), "{}", second.text());
     harness.check_invariants().await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn todo_reminder_follows_tenth_result() {
-    let mut harness = TestTeam::new(&["alice"]);
-    harness.set_model_fn("alice", |_, count| async move {
-        match count {
-            0..25 => call(&[("nap", json!({})), ("nap", json!({"note": format!("step {count}")}))]),
-            25 => call(&[complete(1)]),
-            _ => say("Done."),
-        }
-    });
-    harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.task_counts.completed, 1);
-    let reminder = "[Brigade] You have not updated your list of steps";
-    let counts = harness.sent_by("alice").iter().map(|sent| sent.text().matches(reminder).count()).collect::<Vec<_>>();
-    assert_eq!((counts[9], counts[10], counts.last()), (0, 1, Some(&1)), "{counts:?}");
-}

@@ -14,30 +14,8 @@ use crate::team::supervisor::Supervisor;
 #[derive(Default)]
 pub(super) struct ApprovalWatch {
     open: Vec<Request>,
-    /// All requests, as far as events show them.
-    marks: Vec<RequestMark>,
-}
-
-/// The parts of a request whose changes are events.
-#[derive(PartialEq)]
-struct RequestMark {
-    id: String,
-    from: String,
-    to: String,
-    attempt: Option<u32>,
-    is_answered: bool,
-}
-
-impl RequestMark {
-    fn of(request: &Request) -> Self {
-        Self {
-            id: request.id.clone(),
-            from: request.from.clone(),
-            to: request.to.clone(),
-            attempt: request.about.as_ref().map(|about| about.attempt),
-            is_answered: request.answer.is_some(),
-        }
-    }
+    /// All requests, open or not.
+    all: Vec<Request>,
 }
 
 impl ApprovalWatch {
@@ -45,12 +23,11 @@ impl ApprovalWatch {
     pub async fn poll(&mut self, services: &AgentServices, view: &BoardView, members: &Supervisor) {
         match services.stores.requests.all().await {
             Ok(approvals) => {
-                let marks = approvals.requests.iter().map(RequestMark::of).collect();
-                if self.marks != marks {
-                    self.marks = marks;
+                self.open = approvals.open_approvals().cloned().collect();
+                if self.all != approvals.requests {
+                    self.all = approvals.requests;
                     services.events.request_requests_read();
                 }
-                self.open = approvals.open_approvals().cloned().collect();
             }
             Err(error) => return tracing::warn!("cannot read the approvals: {error}"),
         }

@@ -101,7 +101,7 @@ impl MailWatch {
         for member in members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
             let name = &member.spec.name;
             let has_own_mail = self.waiting.iter().any(|mail| name.is_same(&mail.to));
-            let may_answer = work_gates.of(name.as_str()).read_mail && member.is_ready();
+            let may_answer = work_gates.may_read(name.as_str()) && member.is_ready();
             let is_answer_due = may_answer && member.status.borrow().has_unanswered;
             if (has_own_mail || is_answer_due) && self.woken.insert(name.clone()) {
                 member.commands.send(TeammateCommand::Poll);

@@ -24,7 +24,7 @@ use crate::ports::BoardView;
 use crate::team::handle::TeamEnd;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
-use crate::team::teammate::MemberError;
+use crate::team::teammate::MemberErrorKind;
 
 /// Maximum number of times that a session continues because tasks or mail were left after the report.
 const CONTINUATIONS_MAX: u32 = 5;
@@ -297,15 +297,12 @@ impl Session {
 
 /// Returns the end of a team that these members could not continue. A model that is out of reach comes first, because only time helps.
 fn end_of(members: &[&RunningMember]) -> TeamEnd {
-    let errors: Vec<MemberError> = members.iter().filter_map(|member| member.status.borrow().error.clone()).collect();
-    if errors.iter().any(|error| matches!(error, MemberError::ModelOutOfReach(_))) {
-        TeamEnd::ModelOutOfReach
-    } else if errors.iter().any(|error| matches!(error, MemberError::WrongModelSetting(_))) {
-        TeamEnd::WrongModelSetting
-    } else if errors.iter().any(|error| matches!(error, MemberError::BudgetSpent(_))) {
-        TeamEnd::BudgetSpent
-    } else {
-        TeamEnd::SessionOver
+    let kind = |member: &&RunningMember| member.status.borrow().error.as_ref().map(|error| error.kind);
+    match members.iter().filter_map(kind).min() {
+        Some(MemberErrorKind::ModelOutOfReach) => TeamEnd::ModelOutOfReach,
+        Some(MemberErrorKind::WrongModelSetting) => TeamEnd::WrongModelSetting,
+        Some(MemberErrorKind::BudgetSpent) => TeamEnd::BudgetSpent,
+        _ => TeamEnd::SessionOver,
     }
 }
 

@@ -10,16 +10,13 @@ impl Lead {
     /// because it was idle is started for its mail, or for a task without a running member that is free.
     pub(super) async fn wake(&mut self) {
         self.mail.wake(&self.members);
-        let work_gate = self.members.work_gates().teammates;
-        if work_gate.read_mail {
-            let ended = self.members.teammates().filter(|member| member.has_ended_idle());
-            let ended = ended.filter(|member| self.mail.has_mail_to_answer(member));
-            let names: Vec<Name> = ended.map(|member| member.spec.name.clone()).collect();
-            names.iter().for_each(|name| self.wake_member(name));
-        }
-        if !work_gate.claim {
+        if !self.members.work_gates().teammates_work {
             return;
         }
+        let ended = self.members.teammates().filter(|member| member.has_ended_idle());
+        let ended = ended.filter(|member| self.mail.has_mail_to_answer(member));
+        let names: Vec<Name> = ended.map(|member| member.spec.name.clone()).collect();
+        names.iter().for_each(|name| self.wake_member(name));
         let available = self.available_members();
         let mut woken = self.members_to_wake(&available);
         if woken.iter().any(|name| self.members.by_name[name].has_ended_idle()) {

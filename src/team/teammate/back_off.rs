@@ -21,46 +21,46 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 /// The number of failures of tools or workspace without a finished task after which the error is permanent.
 const HARNESS_FAILURES_MAX: u32 = 6;
 
-/// The error that keeps a teammate from working, for people.
+/// The error that keeps a teammate from working.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MemberError {
+pub struct MemberError {
+    pub kind: MemberErrorKind,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+/// The kind of an error that keeps a teammate from working, the first of which decides about the end of a team.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemberErrorKind {
     /// Its model has given no answer for too long. The teammate keeps asking, and an answer ends the error.
-    ModelOutOfReach(String),
+    ModelOutOfReach,
     /// The server, the key or the model in its settings is wrong. It lasts until a retry.
-    WrongModelSetting(String),
-    /// Another permanent error of its model. It lasts until a retry.
-    Model(String),
+    WrongModelSetting,
     /// Its own budget is spent. It lasts until a retry, and a launch reads the budget.
-    BudgetSpent(String),
+    BudgetSpent,
+    /// Another permanent error of its model. It lasts until a retry.
+    Model,
     /// Its agent failed several attempts in a row by itself, left its prompts without an answer, or its program ended again and again. It
     /// lasts until a retry.
-    Agent(String),
+    Agent,
     /// A permanent error of its tools or workspace. It lasts until a retry.
-    Workspace(String),
+    Workspace,
+}
+
+impl MemberErrorKind {
+    /// Returns the error of this kind with this reason.
+    pub fn because(self, reason: impl Into<String>) -> MemberError {
+        MemberError { kind: self, reason: reason.into() }
+    }
 }
 
 impl MemberError {
-    /// Returns the reason.
-    pub fn reason(&self) -> &str {
-        let (Self::ModelOutOfReach(reason)
-        | Self::WrongModelSetting(reason)
-        | Self::Model(reason)
-        | Self::BudgetSpent(reason)
-        | Self::Agent(reason)
-        | Self::Workspace(reason)) = self;
-        reason
-    }
-
-    fn is_permanent(&self) -> bool {
-        !matches!(self, Self::ModelOutOfReach(_))
-    }
-
     fn waiting_for(&self) -> WaitingFor {
-        match self {
-            Self::Workspace(reason) => WaitingFor::detail(WaitKind::Workspace, reason.as_str()),
-            Self::Agent(reason) => WaitingFor::detail(WaitKind::Agent, reason.as_str()),
-            Self::BudgetSpent(reason) => WaitingFor::detail(WaitKind::Budget, reason.as_str()),
-            _ => WaitingFor::Model(self.reason().to_owned()),
+        match self.kind {
+            MemberErrorKind::Workspace => WaitingFor::detail(WaitKind::Workspace, self.reason.as_str()),
+            MemberErrorKind::Agent => WaitingFor::detail(WaitKind::Agent, self.reason.as_str()),
+            MemberErrorKind::BudgetSpent => WaitingFor::detail(WaitKind::Budget, self.reason.as_str()),
+            _ => WaitingFor::Model(self.reason.clone()),
         }
     }
 }
@@ -117,7 +117,7 @@ impl BackOff {
     }
 
     fn has_permanent_error(&self) -> bool {
-        self.error.as_ref().is_some_and(MemberError::is_permanent)
+        self.error.as_ref().is_some_and(|error| error.kind != MemberErrorKind::ModelOutOfReach)
     }
 
     /// Returns the error that keeps the teammate from working.
@@ -236,7 +236,7 @@ impl BackOff {
                 "its agent's program ended by itself {AGENT_FAILURES_MAX} times in a row without a tool call: {reason}; start the program by hand to see the cause, and correct its `command` or its login"
             );
             self.set_last_error(&error);
-            self.error = Some(MemberError::Agent(error));
+            self.error = Some(MemberErrorKind::Agent.because(error));
             self.repeat_prompt();
         }
         is_permanent
@@ -249,7 +249,8 @@ impl BackOff {
         self.set_last_error(reason);
         let is_permanent = self.agent_failures >= AGENT_FAILURES_MAX;
         if is_permanent {
-            self.error = Some(MemberError::Agent(format!("{reason} ({AGENT_FAILURES_MAX} failures in a row)")));
+            let reason = format!("{reason} ({AGENT_FAILURES_MAX} failures in a row)");
+            self.error = Some(MemberErrorKind::Agent.because(reason));
         } else {
             self.begin_wait(
                 format!("its agent: {reason}"),
@@ -303,7 +304,7 @@ impl BackOff {
             Some(outage_max) if outage < outage_max => own_wait = own_wait.min(outage_max - outage),
             Some(_) => {
                 let reason = format!("gave no answer for {}: {reason}", duration(outage));
-                self.error = Some(MemberError::ModelOutOfReach(reason));
+                self.error = Some(MemberErrorKind::ModelOutOfReach.because(reason));
             }
             None => {}
         }
@@ -336,15 +337,15 @@ impl BackOff {
         self.repeat_prompt();
         self.set_last_error(reason);
         let is_setting = kind == ModelFailureKind::WrongSetting;
-        let error = if is_setting { MemberError::WrongModelSetting } else { MemberError::Model };
-        self.error = Some(error(reason.to_owned()));
+        let kind = if is_setting { MemberErrorKind::WrongModelSetting } else { MemberErrorKind::Model };
+        self.error = Some(kind.because(reason));
     }
 
     /// Records that its own budget is spent. This lasts until a retry.
     pub fn record_spent_budget(&mut self, reason: &str) {
         self.repeat_prompt();
         self.set_last_error(reason);
-        self.error = Some(MemberError::BudgetSpent(reason.to_owned()));
+        self.error = Some(MemberErrorKind::BudgetSpent.because(reason));
     }
 
     /// Records a failure of tools or workspace. Begins a wait, or a permanent error after too many.
@@ -354,7 +355,7 @@ impl BackOff {
         self.set_last_error(reason);
         self.error = None;
         if self.harness_failures >= HARNESS_FAILURES_MAX {
-            self.error = Some(MemberError::Workspace(reason.to_owned()));
+            self.error = Some(MemberErrorKind::Workspace.because(reason));
         } else {
             self.begin_wait("its workspace", exponential_backoff(HARNESS_WAIT_FIRST, self.harness_failures, WAIT_MAX));
         }
@@ -408,7 +409,7 @@ mod tests {
         }
         assert_eq!(started.elapsed(), outage_max);
         fail_turn(&mut back_off, outage_max).await;
-        let out_of_reach = MemberError::ModelOutOfReach("gave no answer for 1 min 40 s: busy".to_owned());
+        let out_of_reach = MemberErrorKind::ModelOutOfReach.because("gave no answer for 1 min 40 s: busy");
         assert_eq!(back_off.error(), Some(&out_of_reach));
         assert!(back_off.can_work(), "it continues to ask");
         back_off.record_answer();
@@ -498,6 +499,6 @@ mod tests {
         for _ in 0..HARNESS_FAILURES_MAX {
             back_off.record_harness_failure("no disk");
         }
-        assert_eq!(back_off.error().map(MemberError::reason), Some("no disk"));
+        assert_eq!(back_off.error().map(|error| &*error.reason), Some("no disk"));
     }
 }

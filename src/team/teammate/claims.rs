@@ -2,24 +2,22 @@
 
 use std::sync::Arc;
 
-use super::command::WorkGate;
 use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
 use crate::domain::task::claim_queue::TaskScope;
 use crate::domain::task::{Task, TaskId};
-use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
+use crate::domain::team::approval::{RequestKind, ReviewSubject};
 use crate::domain::team::budget::CapReached;
 use crate::domain::team::name::LEAD;
 use crate::domain::team::phase::{ClaimRef, PhaseEvent};
-use crate::domain::time::UnixMs;
 use crate::ports::{Claimant, StoreResult};
 
 /// The claims of one teammate.
 pub(super) struct Claims {
     reclaim_order: Arc<ReclaimOrder>,
-    /// The time of its last claim. Earlier plans are not about this claim.
-    pub claimed_at: UnixMs,
+    /// The first of the attempts that its last claim continues. Earlier plans and reviews are not about this claim.
+    pub first_attempt: u32,
     /// The task of a lost claim, until its agent has the notice.
     pub lost: Option<TaskId>,
     /// The cap that the task of this claim reached, until the claim is released.
@@ -29,7 +27,7 @@ pub(super) struct Claims {
 impl Claims {
     /// Creates the claims of a teammate that claims in this order.
     pub fn new(reclaim_order: Arc<ReclaimOrder>) -> Self {
-        Self { reclaim_order, claimed_at: UnixMs::default(), lost: None, cap_reached: None }
+        Self { reclaim_order, first_attempt: 0, lost: None, cap_reached: None }
     }
 
     /// Returns the task that it held before the process ended, until it has tried to claim it.
@@ -47,10 +45,7 @@ impl Claims {
         let former_task = self.former_task(host);
         let Some(task) = self.claim(host, former_task, scope).await? else { return Ok(None) };
         host.services.events.record_task(&task);
-        // A reclaimed task counts as held since its work on it began.
-        let is_former = former_task == Some(task.id);
-        let since = if is_former { host.conversation.worked_since(task.id) } else { None };
-        self.claimed_at = since.unwrap_or_else(|| host.services.clock.now());
+        self.first_attempt = task.first_continued_attempt();
         Ok(Some(task))
     }
 
@@ -137,20 +132,18 @@ impl Claims {
         host.awaits_answer_to_question() || self.awaits_approval(host).await
     }
 
-    /// Returns true if a plan or review of its current task waits for an answer. It names this attempt, or was requested since the
-    /// work began. Its time alone does not decide, because the clock may be set back.
+    /// Returns true if a plan or review of its current task waits for an answer. It is of this attempt or of one that this one continues.
     async fn awaits_approval(&self, host: &AgentHost) -> bool {
-        let name = &host.spec.name;
-        let since = self.claimed_at;
-        let claim = host.turn_control.claim();
-        let is_of_claim = |about: &ReviewSubject| claim == Some(ClaimRef { task: about.task, attempt: about.attempt });
+        let Some(claim) = host.turn_control.claim() else { return false };
+        let is_of_claim = |about: &ReviewSubject| about.task == claim.task && about.attempt >= self.first_attempt;
         let approvals = host.services.stores.requests.all().await;
         approvals.is_ok_and(|approvals| {
             // A permission is awaited within a turn.
-            let is_awaited =
-                |approval: &&Request| name.is_same(&approval.from) && approval.kind != RequestKind::Permission;
-            let mut own = approvals.open_approvals().filter(is_awaited);
-            own.any(|approval| approval.at >= since || approval.about.as_ref().is_some_and(is_of_claim))
+            approvals.open_approvals().any(|approval| {
+                host.spec.name.is_same(&approval.from)
+                    && approval.kind != RequestKind::Permission
+                    && approval.about.as_ref().is_some_and(is_of_claim)
+            })
         })
     }
 }
@@ -165,18 +158,18 @@ pub(super) async fn remind(host: &mut AgentHost) -> Result<(), AgentError> {
     host.append_message(text).await
 }
 
-/// Records the changes of a task that its agent reported or claimed.
-pub(super) async fn record_task(host: &AgentHost, id: TaskId) {
-    if let Ok(task) = host.services.stores.board.get(id).await {
-        host.services.events.record_task(&task);
-    }
+/// Records the changes of a task that its agent reported or claimed, and returns it.
+pub(super) async fn record_task(host: &AgentHost, id: TaskId) -> Option<Task> {
+    let task = host.services.stores.board.get(id).await.ok()?;
+    host.services.events.record_task(&task);
+    Some(task)
 }
 
 /// Returns the reason of a release by a teammate that stops.
-pub(super) fn stop_reason(host: &AgentHost, work_gate: WorkGate) -> String {
+pub(super) fn stop_reason(host: &AgentHost, may_read: bool) -> String {
     if host.services.budget.spent().is_some() {
         "the budget is spent".to_owned()
-    } else if work_gate == WorkGate::default() {
+    } else if !may_read {
         "the team stopped".to_owned()
     } else {
         format!("{} stopped", host.name())

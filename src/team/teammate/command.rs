@@ -39,34 +39,28 @@ pub struct Prompt {
     pub text: String,
 }
 
-/// The work that an idle member may start at the moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WorkGate {
-    /// It may claim a task.
-    pub claim: bool,
-    /// It may read mail that starts a turn.
-    pub read_mail: bool,
-}
-
-/// The current work gates of all members.
+/// The work that idle members may start at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkGates {
-    /// The work gate of teammates.
-    pub teammates: WorkGate,
-    /// The work gate of the lead's own agent.
-    pub lead: WorkGate,
+    /// Teammates may claim tasks, and read mail that starts a turn.
+    pub teammates_work: bool,
+    /// The lead's own agent may read mail that starts a turn.
+    pub lead_reads: bool,
 }
 
 impl WorkGates {
     /// Returns the work gates in this stage of the session.
     pub fn of_stage(stage: SessionStage, desired: Mode) -> Self {
-        let can_work = may_claim(stage, desired);
-        let teammates = WorkGate { claim: can_work, read_mail: can_work };
-        Self { teammates, lead: WorkGate { claim: false, read_mail: lead_may_read(stage) } }
+        Self { teammates_work: may_claim(stage, desired), lead_reads: lead_may_read(stage) }
     }
 
-    /// Returns the work gate of this member.
-    pub fn of(self, name: &str) -> WorkGate {
-        if name == LEAD { self.lead } else { self.teammates }
+    /// Returns true if this member may claim a task.
+    pub fn may_claim(self, name: &str) -> bool {
+        self.teammates_work && name != LEAD
+    }
+
+    /// Returns true if this member may read mail that starts a turn.
+    pub fn may_read(self, name: &str) -> bool {
+        if name == LEAD { self.lead_reads } else { self.teammates_work }
     }
 }

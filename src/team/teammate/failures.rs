@@ -114,7 +114,7 @@ impl Teammate {
             self.back_off.record_tool_calls();
         }
         let has_ended = outcomes.contains(&TurnOutcome::Event(PhaseEvent::WorkEnded));
-        if has_ended && self.control.phase.claim().is_none() && !self.host.conversation.prompts.has_unanswered() {
+        if has_ended && self.control.phase.claim().is_none() && !self.host.conversation.prompts.is_answer_due {
             self.back_off.record_answered_prompts();
         }
     }
@@ -147,7 +147,7 @@ impl Teammate {
     /// Returns the events of an idle teammate whose agent has not answered a prompt. A new prompt starts work. One that started work
     /// before counts as a failure, and starts work again after the wait, unless a task comes first.
     pub(super) async fn unanswered_prompt(&mut self) -> Option<PhaseEvent> {
-        if self.back_off.begin_prompt(self.host.conversation.prompts.count()) {
+        if self.back_off.begin_prompt(self.host.conversation.prompts.prompts) {
             return Some(PhaseEvent::Mail);
         }
         if !self.back_off.is_prompt_due() {
@@ -160,7 +160,7 @@ impl Teammate {
     /// Lets the prompt that is due start work if there was no task to claim.
     pub(super) fn prompt_after_claim(&mut self, events: Vec<PhaseEvent>) -> Vec<PhaseEvent> {
         let is_unused = self.control.phase.is_idle() && events == [PhaseEvent::NothingFound];
-        let may_answer = self.host.conversation.prompts.has_unanswered() && self.work_gate().read_mail;
+        let may_answer = self.host.conversation.prompts.is_answer_due && self.may_read();
         if is_unused && may_answer && self.back_off.take_due_prompt() { vec![PhaseEvent::Mail] } else { events }
     }
 

@@ -35,8 +35,8 @@ mod requests;
 mod status;
 mod turn_driver;
 
-pub use back_off::MemberError;
-pub use command::{Prompt, TeammateCommand, WorkGate, WorkGates};
+pub use back_off::{MemberError, MemberErrorKind};
+pub use command::{Prompt, TeammateCommand, WorkGates};
 pub use status::{GoalReports, TeammateStatus};
 
 /// The wait before a failed store is tried again.
@@ -139,8 +139,8 @@ impl Teammate {
         for outcome in outcomes {
             match outcome {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
-                    self.claims.claimed_at = self.host.services.clock.now();
-                    claims::record_task(&self.host, claim.task).await;
+                    let task = claims::record_task(&self.host, claim.task).await;
+                    self.claims.first_attempt = task.map_or(claim.attempt, |task| task.first_continued_attempt());
                     task_start::begin_claimed_by_call(&mut self.host, claim).await?;
                     events.push(PhaseEvent::Claimed(claim));
                 }
@@ -228,8 +228,12 @@ impl Teammate {
         }
     }
 
-    fn work_gate(&self) -> WorkGate {
-        self.work_gates.borrow().of(self.host.name())
+    fn may_claim(&self) -> bool {
+        self.work_gates.borrow().may_claim(self.host.name())
+    }
+
+    fn may_read(&self) -> bool {
+        self.work_gates.borrow().may_read(self.host.name())
     }
 
     fn poll(&mut self) -> PhaseEvent {
@@ -269,7 +273,7 @@ impl Teammate {
                 return self.read_mail_without_model().await;
             }
         }
-        let may_act = !is_idle || self.work_gate().read_mail || !self.control.requests.prompts.is_empty();
+        let may_act = !is_idle || self.may_read() || !self.control.requests.prompts.is_empty();
         while self.control.requests.record_next_prompt(&mut self.host).await? {
             self.report();
         }
@@ -294,12 +298,12 @@ impl Teammate {
             // An idle teammate has no work to lose: the harness accepts for it, without a model request.
             events.extend(self.control.requests.accept_shutdown(&self.host).await);
         }
-        if self.claims.former_task(&self.host).is_some() && self.work_gate().claim {
+        if self.claims.former_task(&self.host).is_some() && self.may_claim() {
             // Its former task comes first: the mail is answered in the context of that task.
             events.retain(|event| *event != PhaseEvent::Mail);
             return Ok(events);
         }
-        let has_unanswered = self.host.conversation.prompts.has_unanswered();
+        let has_unanswered = self.host.conversation.prompts.is_answer_due;
         if has_unanswered && !events.contains(&PhaseEvent::StopRequested) {
             events.retain(|event| *event != PhaseEvent::Mail);
             events.extend(self.unanswered_prompt().await);
@@ -330,7 +334,7 @@ impl Teammate {
             return Ok(Vec::new());
         }
         self.wait_for_quota().await;
-        let may_claim = self.work_gate().claim && self.back_off.can_work();
+        let may_claim = self.may_claim() && self.back_off.can_work();
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
@@ -405,7 +409,7 @@ impl Teammate {
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
         let mut reason = match self.back_off.release_reason(cause) {
             Some(reason) => reason,
-            None => claims::stop_reason(&self.host, self.work_gate()),
+            None => claims::stop_reason(&self.host, self.may_read()),
         };
         if cause.counts_as_failure() {
             reason = self.host.failure_without_report(claim, &reason, cause == ReleaseReason::Unfinished);

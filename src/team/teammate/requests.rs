@@ -51,9 +51,8 @@ impl PendingRequests {
             ..Message::new(MessageType::ShutdownResponse, host.name(), text, now)
         };
         host.notify_lead(message).await;
-        let text = text.to_owned();
-        let by = host.name().to_owned();
-        let answer = ApprovalAnswer { approve: true, text, by, at: now, for_run: false, digest: None };
+        let (text, by) = (text.to_owned(), host.name().to_owned());
+        let answer = ApprovalAnswer { approve: true, text, by, at: now, ..ApprovalAnswer::default() };
         if let Err(error) = requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }

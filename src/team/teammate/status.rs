@@ -103,8 +103,8 @@ impl StatusReporter {
         let row = host.services.member_row(&host.spec, phase, since, waiting_for.as_ref());
         host.services.events.record(NewEvent::with_member(kind, row));
         let prompts = &host.conversation.prompts;
-        let has_unanswered = prompts.has_unanswered();
-        let (last_text, new_texts) = (prompts.last_text().map(str::to_owned), prompts.new_texts());
+        let has_unanswered = prompts.is_answer_due;
+        let (last_text, new_texts) = (prompts.last_text.clone(), prompts.new_texts);
         let prompts_answered = (is_idle && !has_unanswered).then_some(prompts_taken);
         self.0.send_modify(|status| {
             status.phase = phase;
