@@ -260,10 +260,6 @@ pub enum ModelError {
         /// The requested wait before a retry.
         retry_after: Option<Duration>,
     },
-    /// The connection was closed as the request was sent, most likely because it had been idle. The server can have seen the request all
-    /// the same. It can be sent again at once.
-    #[error("{0}")]
-    Lost(String),
     /// The account has reached a rate limit, or has used up a quota. Every request of the account fails until the limit ends.
     #[error("{message}")]
     Limited {

@@ -1,15 +1,15 @@
 //! The installed Claude Code. Its protocol is in `agents::external::claude`.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
-use std::{fmt, io};
 
 use super::{ProgramError, ProgramReport};
 use crate::domain::team::team_spec::ModelSpec;
 use crate::sandbox::{CommandExit, Sandbox};
 
 /// The versions with which the protocol was tested, the oldest first.
-const TESTED: [Version; 2] = [Version(2, 1, 197), Version(2, 1, 330)];
+const TESTED: [Version; 2] = [[2, 1, 197], [2, 1, 330]];
 
 /// The command that starts the program, if the settings name none.
 pub const DEFAULT_COMMAND: &str = "claude";
@@ -18,22 +18,17 @@ pub const DEFAULT_COMMAND: &str = "claude";
 const INSTALL: &str = "npm install --global @anthropic-ai/claude-code";
 
 /// A version of the program: major, minor, patch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Version(u32, u32, u32);
+type Version = [u32; 3];
 
-impl Version {
-    /// Parses the start of the output of `claude --version`, such as `2.1.330 (Claude Code)`.
-    fn parse(text: &str) -> Option<Self> {
-        let number = text.split_whitespace().next()?.split('-').next()?;
-        let mut parts = number.split('.').map(|part| part.parse().ok());
-        Some(Self(parts.next()??, parts.next()??, parts.next()??))
-    }
+/// Parses the start of the output of `claude --version`, such as `2.1.330 (Claude Code)`.
+fn parse_version(text: &str) -> Option<Version> {
+    let number = text.split_whitespace().next()?.split('-').next()?;
+    let parts: Option<Vec<u32>> = number.split('.').take(3).map(|part| part.parse().ok()).collect();
+    parts?.try_into().ok()
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.0, self.1, self.2)
-    }
+fn version_text(version: Version) -> String {
+    version.map(|part| part.to_string()).join(".")
 }
 
 /// The longest time for the program to print its version, on a busy machine too.
@@ -53,9 +48,9 @@ fn installed_version(command: &str, run: io::Result<(CommandExit, String)>) -> R
         io::ErrorKind::TimedOut => missing(&format!("it did not end within {} s", VERSION_TIMEOUT.as_secs())),
         _ => missing(&error.to_string()),
     })?;
-    match Version::parse(&output) {
+    match parse_version(&output) {
         Some(version) if version < TESTED[0] => {
-            let needed = TESTED[0];
+            let (version, needed) = (version_text(version), version_text(TESTED[0]));
             let problem = format!("`{command}` has version {version}, and Brigade needs {needed} or newer");
             Err(error(problem, "update"))
         }
@@ -79,15 +74,15 @@ pub fn check(
     let command = spec.command.as_deref().unwrap_or(DEFAULT_COMMAND);
     let run = sandbox.output_of(&format!("{command} --version"), folder, VERSION_TIMEOUT);
     let version = installed_version(command, run)?;
-    report.installed.push(format!("Claude Code {version} (`{command}`)"));
+    report.installed.push(format!("Claude Code {} (`{command}`)", version_text(version)));
     report.warnings.extend(warning(version));
     Ok(())
 }
 
 /// Returns a warning about a version that was not tested.
 fn warning(version: Version) -> Option<String> {
-    let tested = TESTED.map(|version| version.to_string()).join(", ");
-    (!TESTED.contains(&version)).then(|| format!("Claude Code {version} is not tested; tested versions: {tested}"))
+    let (shown, tested) = (version_text(version), TESTED.map(version_text).join(", "));
+    (!TESTED.contains(&version)).then(|| format!("Claude Code {shown} is not tested; tested versions: {tested}"))
 }
 
 #[cfg(test)]
@@ -96,11 +91,11 @@ mod tests {
 
     #[test]
     fn version_is_parsed_from_output() {
-        assert_eq!(Version::parse("2.1.330 (Claude Code)\n"), Some(Version(2, 1, 330)));
-        assert_eq!(Version::parse("2.1.331-beta.1"), Some(Version(2, 1, 331)));
-        assert_eq!(Version::parse("claude"), None);
-        assert_eq!(Version::parse(""), None);
-        assert!(Version(2, 1, 330) > Version(2, 1, 197));
+        assert_eq!(parse_version("2.1.330 (Claude Code)\n"), Some([2, 1, 330]));
+        assert_eq!(parse_version("2.1.331-beta.1"), Some([2, 1, 331]));
+        assert_eq!(parse_version("claude"), None);
+        assert_eq!(parse_version(""), None);
+        assert!([2, 1, 330] > [2, 1, 197]);
     }
 
     #[test]
@@ -111,7 +106,7 @@ mod tests {
         assert!(missing.hint.contains(INSTALL), "{missing}");
         let old = after(0, "2.0.5\n").unwrap_err();
         assert!(old.problem.contains("2.0.5") && old.hint.contains("update"), "{old}");
-        assert_eq!(after(0, "2.1.330\n"), Ok(Version(2, 1, 330)));
+        assert_eq!(after(0, "2.1.330\n"), Ok([2, 1, 330]));
         let late = installed_version("claude", Err(io::ErrorKind::TimedOut.into())).unwrap_err();
         assert!(late.problem.ends_with("it did not end within 30 s"), "{late}");
     }
@@ -119,9 +114,9 @@ mod tests {
     #[test]
     fn every_untested_version_has_warning() {
         assert_eq!(TESTED.map(warning), [None, None]);
-        for version in [Version(2, 1, 198), Version(2, 1, 331), Version(3, 0, 0)] {
+        for version in [[2, 1, 198], [2, 1, 331], [3, 0, 0]] {
             let warning = warning(version).unwrap();
-            assert!(warning.contains(&version.to_string()) && warning.contains("2.1.197, 2.1.330"), "{warning}");
+            assert!(warning.contains(&version_text(version)) && warning.contains("2.1.197, 2.1.330"), "{warning}");
         }
     }
 }

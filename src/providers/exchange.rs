@@ -3,6 +3,7 @@
 //! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request. It
 //! sends the request again only after a refusal that it can repair: without a field that the server does not know, or with a new key.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,19 +13,20 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
+use super::arguments::without_effect;
 use super::compat::Compat;
 use super::errors::{self, ApiError};
-use super::http::{self, SendError, TransportError};
-use super::joining::{JoinedStream, finished_block};
+use super::http;
 use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
+use super::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use super::{provider, usage};
-use crate::domain::agent::transcript::Origin;
+use crate::domain::agent::transcript::{Block, Origin};
 use crate::domain::team::account::AccountId;
 use crate::domain::team::team_spec::ApiKind;
-use crate::domain::text::characters::{self, readable_json};
+use crate::domain::text::characters::readable_json;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::{Secret, masked};
 
@@ -69,17 +71,57 @@ pub trait Assembler: Send {
         self.is_complete()
     }
 
-    /// Returns true if the answer repeats a call or a passage, so that its rest is not needed.
-    fn is_repeating(&self) -> bool;
-
-    /// Returns the number of bytes of content so far.
-    fn content_bytes(&self) -> usize;
+    /// Returns the progress of the answer.
+    fn progress(&self) -> &AnswerProgress;
 
     /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
     ///
     /// # Errors
     /// The content shows that the answer was cut.
     fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError>;
+}
+
+/// The progress of an answer in any API.
+#[derive(Debug, Default)]
+pub struct AnswerProgress {
+    /// The bytes of content so far. Content that arrives again counts again.
+    pub content_bytes: usize,
+    /// True if the answer repeats a call or a passage, so that its rest is not needed.
+    pub is_repeating: bool,
+}
+
+impl AnswerProgress {
+    /// Counts content.
+    pub fn add(&mut self, bytes: usize, listener: &dyn Listener) {
+        if bytes > 0 {
+            self.content_bytes += bytes;
+            listener.on_bytes(bytes);
+        }
+    }
+
+    /// Appends a piece of text. If the text then repeats a passage, all copies but the first are removed, because the model would imitate
+    /// them.
+    pub fn append(&mut self, text: &mut String, piece: &str) {
+        text.push_str(piece);
+        if piece.contains('\n')
+            && let Some(end) = end_of_repeated_passage(text)
+        {
+            text.truncate(end);
+            self.is_repeating = true;
+        }
+    }
+
+    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times, or if it has too many items.
+    pub fn check_calls(&mut self, same: usize, items: usize) {
+        self.is_repeating |= same >= SAME_CALLS_MAX || items >= ITEMS_MAX;
+    }
+}
+
+/// Gives a call without an id, or with the id of an earlier call, the id `spare_id-index`.
+pub fn make_id_unique(id: &mut String, ids: &mut HashSet<String>, spare_id: &str, index: usize) {
+    if id.is_empty() || !ids.insert(id.clone()) {
+        *id = format!("{spare_id}-{index}");
+    }
 }
 
 /// The reason why a stream has no usable answer.
@@ -126,7 +168,7 @@ pub struct HttpModel {
 
 impl HttpModel {
     fn scrub_error(&self, error: ModelError) -> ModelError {
-        let with_address = |text: String| masked(format!("{} {}", self.address(), characters::joined(&text).text));
+        let with_address = |text: String| masked(format!("{} {}", self.address(), text));
         match error {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: with_address(message), retry_after }
@@ -137,7 +179,6 @@ impl HttpModel {
             ModelError::ContextTooLong { message, window_tokens } => {
                 ModelError::ContextTooLong { message: with_address(message), window_tokens }
             }
-            ModelError::Lost(text) => ModelError::Lost(with_address(text)),
             ModelError::WrongSetting(text) => ModelError::WrongSetting(with_address(text)),
             ModelError::NoCredit(text) => ModelError::NoCredit(with_address(text)),
             ModelError::NoServer(text) => ModelError::NoServer(with_address(text)),
@@ -236,16 +277,15 @@ impl HttpModel {
         }
         let post = self.client.post(self.url.clone()).headers(headers).body(body);
         let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
-        let response = match tokio::time::timeout(request.silence_timeout, http::send_once(&self.client, post)).await {
+        let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(SendError::Lost(error))) => return Err(ModelError::Lost(http::no_answer_reason(error))),
-            Ok(Err(SendError::Failed(error))) => {
+            Ok(Err(error)) => {
                 if error.is_connect() {
                     listener.on_declined();
                 }
                 return Err(self.no_answer(error));
             }
-            Err(_) => return Err(transport_error(&TransportError::Silent(request.silence_timeout), None)),
+            Err(_) => return Err(temporary(http::silent(request.silence_timeout))),
         };
         listener.on_activity();
         Ok(response)
@@ -327,7 +367,7 @@ impl HttpModel {
         let headers = response.headers().clone();
         let request_id = errors::request_id(&headers);
         let bytes = http::read_beginning(response, request.silence_timeout, EVENT_BYTES_MAX).await;
-        let body = characters::text_of(&bytes);
+        let body = String::from_utf8_lossy(&bytes);
         let body = masked(readable_json(body.trim_start_matches('\u{feff}')).into_owned());
         let value = match serde_json::from_str::<Value>(&body) {
             Ok(value) => value,
@@ -355,9 +395,7 @@ impl HttpModel {
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
         let bill = usage::cost_ticks_of_headers(response.headers());
-        let stream = JoinedStream::new(listener);
-        let mut answer = self.read(response, request, &stream).await?;
-        stream.end();
+        let mut answer = self.read(response, request, listener).await?;
         if let Some(usage) = &mut answer.usage {
             usage.cost_ticks = usage.cost_ticks.or(bill);
         }
@@ -389,7 +427,7 @@ impl HttpModel {
                 Ok(Some(piece)) => piece,
                 _ if assembler.may_end() => break,
                 Ok(None) => return Err(cut_short(request_id)),
-                Err(reason) => return Err(transport_error(&reason, request_id)),
+                Err(reason) => return Err(temporary(errors::with_request_id(reason, request_id))),
             };
             listener.on_activity();
             bytes += piece.as_ref().len();
@@ -403,12 +441,12 @@ impl HttpModel {
             for mut event in events {
                 event.data = masked(readable_json(&event.data).into_owned());
                 assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;
-                if assembler.content_bytes() > content_bytes_max {
+                if assembler.progress().content_bytes > content_bytes_max {
                     return Err(too_long(content_bytes_max));
                 }
             }
         }
-        if !assembler.is_repeating() {
+        if !assembler.progress().is_repeating {
             http::read_to_end(response).await;
         }
         finished(assembler, request, request_id)
@@ -425,7 +463,16 @@ enum Expected {
     Renewed(Secret),
 }
 
-/// Returns the complete answer without secrets and without parts of characters.
+/// Returns a block with all secrets masked, or `None` if it is no block without them: a key that the server repeats must not get into a
+/// transcript, even if it came in several pieces. A call with a character that arrived broken is not made.
+fn finished_block(block: Block) -> Option<Block> {
+    let text = serde_json::to_string(&block).unwrap_or_default();
+    let masked = masked(text.clone());
+    let block = if masked == text { block } else { serde_json::from_str(&masked).ok()? };
+    Some(if text.contains(char::REPLACEMENT_CHARACTER) { without_effect(block) } else { block })
+}
+
+/// Returns the complete answer.
 fn finished(
     assembler: Box<dyn Assembler>,
     request: &ModelRequest,
@@ -475,14 +522,6 @@ fn temporary(message: String) -> ModelError {
 /// The error of an answer without its end.
 fn cut_short(request_id: Option<String>) -> ModelError {
     temporary(errors::with_request_id("ended its answer too early".to_owned(), request_id))
-}
-
-fn transport_error(reason: &TransportError, request_id: Option<String>) -> ModelError {
-    let text = match reason {
-        TransportError::Silent(timeout) => format!("sent nothing for {} s", timeout.as_secs_f32()),
-        TransportError::Failed(reason) => format!("lost the connection: {reason}"),
-    };
-    temporary(errors::with_request_id(text, request_id))
 }
 
 fn protocol_error(error: ProtocolError, request_id: Option<String>) -> ModelError {

@@ -4,11 +4,11 @@
 //! because they would send a key to another server. Compressed answers are not requested, because a few bytes can expand
 //! without bound.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Request, Response, Url};
 
@@ -16,11 +16,8 @@ use reqwest::{Client, Request, Response, Url};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most idle connections in the pool, for each host.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// The time that an idle connection is kept.
-const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest time after which a request on a connection that the server has closed fails. A later failure can be that of a server
-/// that worked on the request.
-const STALE_TIME_MAX: Duration = Duration::from_secs(1);
+/// The time that an idle connection is kept. Some servers close one after five seconds.
+const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 /// The time without data until the system sends TCP keep-alive probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The longest wait for the end of the response after a complete answer. Then its connection can be used again.
@@ -28,116 +25,44 @@ const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// The most chunks that are read during that wait.
 const TRAILING_CHUNKS_MAX: usize = 8;
 
-/// The reason why a response ended early.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransportError {
-    /// No data arrived for this time.
-    #[error("it sent nothing for {} s", .0.as_secs_f32())]
-    Silent(Duration),
-    /// The connection failed.
-    #[error("{0}")]
-    Failed(String),
-}
-
 /// The client for `url`. The process shares four: for HTTP or HTTPS, and for loopback or other servers. Only other servers use
 /// the proxy of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 ///
 /// # Errors
 /// The system's certificates, which HTTPS needs, cannot be read.
 pub fn client(url: &Url) -> Result<Client, String> {
-    shared_client(url, true)
-}
-
-/// Returns a client whose requests share a pool of connections, or each have a fresh one.
-fn shared_client(url: &Url, is_pooled: bool) -> Result<Client, String> {
-    static CLIENTS: [OnceLock<Result<Client, String>>; 8] = [const { OnceLock::new() }; 8];
+    static CLIENTS: [OnceLock<Result<Client, String>>; 4] = [const { OnceLock::new() }; 4];
     let (is_secure, is_local) = (url.scheme() == "https", is_loopback(url));
-    let index = usize::from(is_pooled) * 4 + usize::from(is_secure) * 2 + usize::from(is_local);
-    CLIENTS[index].get_or_init(|| build(is_secure, is_local, is_pooled)).clone()
+    CLIENTS[usize::from(is_secure) * 2 + usize::from(is_local)].get_or_init(|| build(is_secure, is_local)).clone()
 }
 
-/// A server that has answered this process.
-#[derive(Debug, Clone, Copy, Default)]
-struct KnownServer {
-    /// The last time at which it closed a connection of the pool that carried a request.
-    closed_at: Option<Instant>,
-}
-
-/// Returns the servers that have answered this process.
-fn known_servers() -> MutexGuard<'static, BTreeMap<String, KnownServer>> {
-    static SERVERS: Mutex<BTreeMap<String, KnownServer>> = Mutex::new(BTreeMap::new());
-    SERVERS.lock()
-}
+/// The servers that have answered this process.
+static ANSWERED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Returns true if the server of `url` has answered this process, whatever the answer.
 pub fn has_answered(url: &Url) -> bool {
-    known_servers().contains_key(url.authority())
+    ANSWERED.lock().contains(url.authority())
 }
 
-/// The reason why a request has no answer.
-#[derive(Debug)]
-pub enum SendError {
-    /// Its connection of the pool was closed at once, most likely before the server saw the request. Sending it again can help.
-    Lost(reqwest::Error),
-    /// Another reason.
-    Failed(reqwest::Error),
-}
-
-/// Sends a request once. After the server has closed a connection of the pool, requests get fresh ones for a time: it can have closed
-/// the others too.
-///
-/// # Errors
-/// There is no answer.
-pub async fn send_once(client: &Client, request: Request) -> Result<Response, SendError> {
-    let url = request.url().clone();
-    let known = known_servers().get(url.authority()).copied();
-    let has_closed = known.and_then(|server| server.closed_at).is_some_and(|at| at.elapsed() < IDLE_CONNECTION_TIMEOUT);
-    let fresh = if has_closed { shared_client(&url, false).ok() } else { None };
-    let started = Instant::now();
-    match fresh.as_ref().unwrap_or(client).execute(request).await {
-        Ok(response) => {
-            known_servers().entry(url.authority().to_owned()).or_default();
-            Ok(response)
-        }
-        // Only a server that has answered can have a connection in the pool.
-        Err(error)
-            if known.is_some() && fresh.is_none() && is_closed(&error) && started.elapsed() <= STALE_TIME_MAX =>
-        {
-            known_servers().entry(url.authority().to_owned()).or_default().closed_at = Some(Instant::now());
-            Err(SendError::Lost(error))
-        }
-        Err(error) => Err(SendError::Failed(error)),
-    }
-}
-
-/// Sends a request, and once more if it was lost.
+/// Sends a request.
 ///
 /// # Errors
 /// There is no answer.
 pub async fn send(client: &Client, request: Request) -> Result<Response, reqwest::Error> {
-    let again = request.try_clone();
-    let error = match send_once(client, request).await {
-        Ok(response) => return Ok(response),
-        Err(SendError::Failed(error)) => return Err(error),
-        Err(SendError::Lost(error)) => error,
-    };
-    let Some(request) = again else { return Err(error) };
-    send_once(client, request).await.map_err(|(SendError::Lost(error) | SendError::Failed(error))| error)
+    let server = request.url().authority().to_owned();
+    let response = client.execute(request).await?;
+    ANSWERED.lock().insert(server);
+    Ok(response)
 }
 
-/// Returns true if the connection was closed before the answer. It was there before: connecting did not fail.
-fn is_closed(error: &reqwest::Error) -> bool {
-    error.is_request() && !error.is_connect() && !error.is_timeout()
-}
-
-fn build(is_secure: bool, is_local: bool, is_pooled: bool) -> Result<Client, String> {
+fn build(is_secure: bool, is_local: bool) -> Result<Client, String> {
     // Another part of the program can have installed a provider already, which works too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .user_agent(concat!("brigade/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(if is_pooled { IDLE_CONNECTIONS_MAX } else { 0 })
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
         .tcp_keepalive(KEEPALIVE);
     if is_local {
@@ -172,18 +97,23 @@ pub fn no_answer_reason(error: reqwest::Error) -> String {
     format!("{problem}: {}", describe(error))
 }
 
+/// The reason why a request ends without data for this time.
+pub fn silent(timeout: Duration) -> String {
+    format!("sent nothing for {} s", timeout.as_secs_f32())
+}
+
 /// Reads the next chunk of an answer; `None` at its end.
 ///
 /// # Errors
-/// See [`TransportError`].
+/// A text for people: no data arrived for this time, or the connection failed.
 pub async fn next_piece(
     response: &mut Response,
     silence_timeout: Duration,
-) -> Result<Option<impl AsRef<[u8]>>, TransportError> {
+) -> Result<Option<impl AsRef<[u8]>>, String> {
     match tokio::time::timeout(silence_timeout, response.chunk()).await {
         Ok(Ok(piece)) => Ok(piece),
-        Ok(Err(error)) => Err(TransportError::Failed(describe(error))),
-        Err(_) => Err(TransportError::Silent(silence_timeout)),
+        Ok(Err(error)) => Err(format!("lost the connection: {}", describe(error))),
+        Err(_) => Err(silent(silence_timeout)),
     }
 }
 

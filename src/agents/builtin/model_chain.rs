@@ -91,7 +91,6 @@ impl ModelChain {
 fn may_be_answered_elsewhere(error: &ModelError) -> bool {
     match error {
         ModelError::Temporary { .. }
-        | ModelError::Lost(_)
         | ModelError::Limited { .. }
         | ModelError::NoServer(_)
         | ModelError::InvalidAnswer(_)

@@ -72,8 +72,6 @@ impl Turn<'_> {
                 Err(failure) => Err(failure),
             };
             let error = match outcome {
-                // It counts as its maximum, because the server can have seen it. Sending it again is no retry.
-                Err(RequestFailure::Model(ModelError::Lost(_))) => continue,
                 Err(RequestFailure::Model(error)) if may_retry(&error, outage_limit) => error,
                 outcome => return outcome,
             };

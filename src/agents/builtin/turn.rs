@@ -296,7 +296,6 @@ fn outcome_of(failure: RequestFailure, account: &Account, now: UnixMs) -> TurnOu
                 ModelError::Limited { wait: retry_after, .. } | ModelError::Temporary { retry_after, .. } => {
                     ModelFailureKind::Temporary { retry_after: *retry_after }
                 }
-                ModelError::Lost(_) => ModelFailureKind::Temporary { retry_after: None },
                 ModelError::WrongSetting(_) | ModelError::NoCredit(_) | ModelError::NoServer(_) => {
                     ModelFailureKind::WrongSetting
                 }

@@ -14,8 +14,8 @@ use crate::domain::team::model_spec::ToolCalls;
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, quoted};
-use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::exchange::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
+use crate::providers::repetition;
 use crate::providers::sse::SseEvent;
 use crate::providers::text_calls::NAMESPACE;
 use crate::providers::usage::{UsageFields, usage_of};
@@ -41,14 +41,12 @@ pub struct ChatAssembler {
     text: String,
     reasoning: Reasoning,
     calls: Vec<PartialCall>,
-    /// The bytes of text, reasoning and arguments.
-    content_bytes: usize,
+    progress: AnswerProgress,
     usage: Option<Usage>,
     is_miscounted: bool,
     finish: Option<String>,
     has_refusal: bool,
     is_done: bool,
-    is_repeating: bool,
 }
 
 /// A call whose arguments are arriving.
@@ -144,42 +142,38 @@ impl Assembler for ChatAssembler {
     }
 
     fn is_complete(&self) -> bool {
-        self.is_done || self.is_repeating
+        self.is_done || self.progress.is_repeating
     }
 
     fn may_end(&self) -> bool {
         self.is_complete() || self.finish.is_some()
     }
 
-    fn is_repeating(&self) -> bool {
-        self.is_repeating
-    }
-
-    fn content_bytes(&self) -> usize {
-        self.content_bytes
+    fn progress(&self) -> &AnswerProgress {
+        &self.progress
     }
 
     fn finish(mut self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let is_cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
-        if self.reads_json && !self.is_repeating && !self.has_refusal && !self.text.trim().is_empty() {
+        if self.reads_json && !self.progress.is_repeating && !self.has_refusal && !self.text.trim().is_empty() {
             self.read_json(is_cut)?;
         }
-        if !is_cut && !self.is_repeating && self.calls.iter().any(|call| !arguments::are_whole(&call.arguments)) {
+        if !is_cut
+            && !self.progress.is_repeating
+            && self.calls.iter().any(|call| !arguments::are_whole(&call.arguments))
+        {
             return Err(arguments::hidden_cut());
         }
         let stop = self.stop_reason();
         let mut ids = HashSet::new();
         let calls = self.calls.into_iter().enumerate().map(|(index, mut call)| {
-            let (mut id, name) = (std::mem::take(&mut call.id), std::mem::take(&mut call.name));
-            if id.is_empty() || !ids.insert(id.clone()) {
-                id = format!("{spare_id}-{index}");
-            }
+            make_id_unique(&mut call.id, &mut ids, spare_id, index);
             let make = if is_cut { arguments::cut_call } else { arguments::call };
-            make(id, name, call.arguments, call.extra)
+            make(call.id, call.name, call.arguments, call.extra)
         });
         let text = (!self.text.trim().is_empty()).then_some(Block::Text { text: self.text });
         let content = self.reasoning.into_blocks().into_iter().chain(text).chain(calls).collect();
-        let usage = self.usage.filter(|_| !self.is_repeating);
+        let usage = self.usage.filter(|_| !self.progress.is_repeating);
         Ok(ModelResponse { content, stop, usage, origin: None })
     }
 }
@@ -209,7 +203,7 @@ impl ChatAssembler {
     }
 
     fn stop_reason(&self) -> StopReason {
-        if self.is_repeating {
+        if self.progress.is_repeating {
             return repetition::stop_reason(self.calls.len());
         }
         if self.has_refusal {
@@ -240,40 +234,25 @@ impl ChatAssembler {
     }
 
     fn add(&mut self, delta: &Value, listener: &dyn Listener) {
-        let bytes = self.reasoning.add(delta);
-        self.count_content(bytes, listener);
+        self.progress.add(self.reasoning.add(delta), listener);
         self.has_refusal |= text_of(&delta["refusal"]).is_some_and(|text| !text.is_empty());
         if let Some(text) = text_of(&delta["content"]).filter(|text| !text.is_empty()) {
             self.add_text(&text, listener);
         }
         for piece in delta["tool_calls"].as_array().into_iter().flatten() {
-            if self.is_repeating {
+            if self.progress.is_repeating {
                 return;
             }
             self.add_call(&CallPiece::of(piece), listener);
         }
     }
 
-    fn count_content(&mut self, bytes: usize, listener: &dyn Listener) {
-        if bytes > 0 {
-            self.content_bytes += bytes;
-            listener.on_bytes(bytes);
-        }
-    }
-
     fn add_text(&mut self, text: &str, listener: &dyn Listener) {
-        self.count_content(text.len(), listener);
+        self.progress.add(text.len(), listener);
         if !self.reads_json {
             listener.on_text(text);
         }
-        self.text.push_str(text);
-        if text.contains('\n')
-            && let Some(end) = end_of_repeated_passage(&self.text)
-        {
-            // The model would imitate the copies.
-            self.text.truncate(end);
-            self.is_repeating = true;
-        }
+        self.progress.append(&mut self.text, text);
     }
 
     /// Adds a piece to its call, or begins a new call.
@@ -283,12 +262,12 @@ impl ChatAssembler {
             return;
         }
         let extra_bytes: usize = piece.extra.iter().map(|(_, value)| value.to_string().len()).sum();
-        self.count_content(piece.name.map_or(0, str::len) + piece.arguments.len() + extra_bytes, listener);
+        self.progress.add(piece.name.map_or(0, str::len) + piece.arguments.len() + extra_bytes, listener);
         let slot = match self.slot_of(piece) {
             Some(slot) => slot,
             None => {
                 self.check_repetition();
-                if self.is_repeating {
+                if self.progress.is_repeating {
                     return;
                 }
                 self.calls.push(PartialCall { index: piece.index, ..PartialCall::default() });
@@ -328,12 +307,10 @@ impl ChatAssembler {
         (!is_other_name && !is_other_index && !is_next).then_some(slot)
     }
 
-    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times, or if it has too many calls.
     fn check_repetition(&mut self) {
         let Some(last) = self.calls.last() else { return };
         let is_same = |call: &&PartialCall| call.name == last.name && call.arguments == last.arguments;
-        let same = self.calls.iter().filter(is_same).count();
-        self.is_repeating |= same >= SAME_CALLS_MAX || self.calls.len() >= ITEMS_MAX;
+        self.progress.check_calls(self.calls.iter().filter(is_same).count(), self.calls.len());
     }
 }
 

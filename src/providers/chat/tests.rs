@@ -468,7 +468,7 @@ fn reasoning_goes_back_under_its_own_name() {
     let mut assembler = ChatAssembler::default();
     let event = SseEvent { name: String::new(), data: both.to_string() };
     assembler.process_event(&event, &()).unwrap();
-    assert_eq!(assembler.content_bytes(), "I think.".len());
+    assert_eq!(assembler.progress().content_bytes, "I think.".len());
     let message = sent_back(&[both, call_chunk(json!({})), finish("stop")], Compat::DEFAULT, false);
     assert_eq!((&message["reasoning_content"], message.get("reasoning")), (&json!("I think."), None));
 }

@@ -15,8 +15,8 @@ use crate::domain::text::characters::readable_json;
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, quoted};
-use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::exchange::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
+use crate::providers::repetition;
 use crate::providers::sse::SseEvent;
 
 /// The counters in a usage report.
@@ -29,8 +29,7 @@ const CONTENT_FIELDS: [&str; 4] = ["text", "thinking", "data", "signature"];
 #[derive(Debug, Default)]
 pub struct MessageAssembler {
     blocks: BTreeMap<u64, PartialBlock>,
-    /// The bytes of all blocks. A block that starts again counts again.
-    content_bytes: usize,
+    progress: AnswerProgress,
     usage: Option<Usage>,
     /// True if the server reported a counter that is not a number.
     is_miscounted: bool,
@@ -38,7 +37,6 @@ pub struct MessageAssembler {
     has_final_usage: bool,
     stop: Option<String>,
     is_complete: bool,
-    is_repeating: bool,
 }
 
 /// An unfinished block: its start and all additions.
@@ -103,20 +101,18 @@ impl Delta {
 }
 
 impl MessageAssembler {
-    /// Ends the answer if its last block is a call that it has made [`SAME_CALLS_MAX`] times, or if it has too many blocks.
+    /// Ends the answer if its last block is a call that it repeats, or if it has too many blocks.
     fn check_repetition(&mut self) {
         let Some(last) = self.blocks.values().next_back().filter(|block| block.kind() == "tool_use") else { return };
         let is_same = |block: &&PartialBlock| block.kind() == "tool_use" && block.call() == last.call();
-        let same = self.blocks.values().filter(is_same).count();
-        if same >= SAME_CALLS_MAX || self.blocks.len() >= ITEMS_MAX {
-            self.end_repetition();
-        }
+        self.progress.check_calls(self.blocks.values().filter(is_same).count(), self.blocks.len());
+        self.close_if_repeating();
     }
 
-    /// Ends the answer here.
-    fn end_repetition(&mut self) {
-        self.is_repeating = true;
-        self.blocks.values_mut().for_each(|block| block.is_closed = true);
+    fn close_if_repeating(&mut self) {
+        if self.progress.is_repeating {
+            self.blocks.values_mut().for_each(|block| block.is_closed = true);
+        }
     }
 
     /// Updates the counters. They are totals of the message, and missing ones keep their value.
@@ -140,11 +136,6 @@ impl MessageAssembler {
         listener.on_usage(*used);
     }
 
-    fn count_content(&mut self, bytes: usize, listener: &dyn Listener) {
-        self.content_bytes += bytes;
-        listener.on_bytes(bytes);
-    }
-
     fn begin(&mut self, start: EventFields, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let EventFields { index: Some(index), content_block: Some(start), .. } = start else {
             return Err(ProtocolError::Invalid(
@@ -152,7 +143,7 @@ impl MessageAssembler {
             ));
         };
         let block = PartialBlock { start, ..PartialBlock::default() };
-        self.count_content(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum(), listener);
+        self.progress.add(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum(), listener);
         if block.kind() == "text" && !block.start_text("text").is_empty() {
             listener.on_text(block.start_text("text"));
         }
@@ -165,21 +156,15 @@ impl MessageAssembler {
         EventFields { index, delta, .. }: EventFields,
         listener: &dyn Listener,
     ) -> Result<(), ProtocolError> {
-        self.count_content(delta.bytes(), listener);
-        let block = self.block_mut(index)?;
+        self.progress.add(delta.bytes(), listener);
+        let block = index.and_then(|index| self.blocks.get_mut(&index)).ok_or_else(not_started)?;
         block.thinking.push_str(delta.thinking.as_deref().unwrap_or(""));
         block.json.push_str(delta.partial_json.as_deref().unwrap_or(""));
         block.signature = delta.signature.or(block.signature.take());
         if let Some(text) = delta.text {
             listener.on_text(&text);
-            block.text.push_str(&text);
-            if text.contains('\n')
-                && let Some(end) = end_of_repeated_passage(&block.text)
-            {
-                // The model would imitate the copies.
-                block.text.truncate(end);
-                self.end_repetition();
-            }
+            self.progress.append(&mut block.text, &text);
+            self.close_if_repeating();
         }
         Ok(())
     }
@@ -199,14 +184,17 @@ impl MessageAssembler {
     }
 
     fn block_mut(&mut self, index: Option<u64>) -> Result<&mut PartialBlock, ProtocolError> {
-        let block = index.and_then(|index| self.blocks.get_mut(&index));
-        block.ok_or_else(|| ProtocolError::Invalid("cannot read an event: its block has not started".to_owned()))
+        index.and_then(|index| self.blocks.get_mut(&index)).ok_or_else(not_started)
     }
+}
+
+fn not_started() -> ProtocolError {
+    ProtocolError::Invalid("cannot read an event: its block has not started".to_owned())
 }
 
 impl Assembler for MessageAssembler {
     fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
-        if self.is_repeating {
+        if self.progress.is_repeating {
             return Ok(());
         }
         let kind = match parse::<EventType>(&event.data) {
@@ -221,7 +209,7 @@ impl Assembler for MessageAssembler {
             "content_block_start" => {
                 // Some servers close all blocks at the end of the answer. There the next block marks the end of the last one.
                 self.check_repetition();
-                if !self.is_repeating {
+                if !self.progress.is_repeating {
                     self.begin(fields()?, listener)?;
                 }
             }
@@ -246,15 +234,11 @@ impl Assembler for MessageAssembler {
     }
 
     fn is_complete(&self) -> bool {
-        self.is_complete || self.is_repeating
+        self.is_complete || self.progress.is_repeating
     }
 
-    fn is_repeating(&self) -> bool {
-        self.is_repeating
-    }
-
-    fn content_bytes(&self) -> usize {
-        self.content_bytes
+    fn progress(&self) -> &AnswerProgress {
+        &self.progress
     }
 
     fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
@@ -262,16 +246,14 @@ impl Assembler for MessageAssembler {
         let items_count = self.blocks.len();
         let blocks = self.blocks.into_values().enumerate().filter_map(|(index, block)| {
             let mut block = block.finish()?;
-            if let Block::ToolUse { id, .. } = &mut block
-                && (id.is_empty() || !ids.insert(id.clone()))
-            {
-                *id = format!("{spare_id}-{index}");
+            if let Block::ToolUse { id, .. } = &mut block {
+                make_id_unique(id, &mut ids, spare_id, index);
             }
             Some(block)
         });
         let content: Vec<Block> = blocks.collect();
         let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
-        if self.is_repeating {
+        if self.progress.is_repeating {
             let stop = repetition::stop_reason(items_count);
             return Ok(ModelResponse { content, stop, usage: None, origin: None });
         }

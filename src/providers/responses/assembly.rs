@@ -11,8 +11,8 @@ use crate::domain::agent::transcript::{Block, Extra, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, quoted};
-use crate::providers::exchange::{Assembler, ProtocolError};
-use crate::providers::repetition::{self, ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
+use crate::providers::exchange::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
+use crate::providers::repetition::{self, ITEMS_MAX};
 use crate::providers::sse::SseEvent;
 use crate::providers::usage::{UsageFields, usage_of};
 
@@ -32,11 +32,10 @@ const REASONING: &str = "reasoning";
 pub struct ResponseAssembler {
     /// The items by their place in the answer.
     items: BTreeMap<u64, PartialItem>,
-    content_bytes: usize,
+    progress: AnswerProgress,
     usage: Option<Usage>,
     end: Option<End>,
     has_refusal: bool,
-    is_repeating: bool,
 }
 
 /// The end of an answer.
@@ -117,20 +116,16 @@ impl Assembler for ResponseAssembler {
     }
 
     fn is_complete(&self) -> bool {
-        self.end.is_some() || self.is_repeating
+        self.end.is_some() || self.progress.is_repeating
     }
 
-    fn is_repeating(&self) -> bool {
-        self.is_repeating
-    }
-
-    fn content_bytes(&self) -> usize {
-        self.content_bytes
+    fn progress(&self) -> &AnswerProgress {
+        &self.progress
     }
 
     fn finish(mut self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError> {
         let is_cut = matches!(self.end, Some(End::Cut(_)));
-        if self.is_repeating {
+        if self.progress.is_repeating {
             self.items.retain(|_, item| item.is_done || item.kind() == MESSAGE);
         }
         let items = std::mem::take(&mut self.items);
@@ -146,9 +141,7 @@ impl Assembler for ResponseAssembler {
                 MESSAGE => content.extend(message_blocks(item)),
                 CALL => {
                     let mut id = word(&item.fields, "call_id").to_owned();
-                    if id.is_empty() || !ids.insert(id.clone()) {
-                        id = format!("{spare_id}-{index}");
-                    }
+                    make_id_unique(&mut id, &mut ids, spare_id, index);
                     content.push(call_block(item, id, is_cut));
                 }
                 // The item at its start can have incomplete fields.
@@ -160,13 +153,13 @@ impl Assembler for ResponseAssembler {
             content.pop();
         }
         let stop = self.stop_reason(&content, items_count);
-        Ok(ModelResponse { content, stop, usage: self.usage.filter(|_| !self.is_repeating), origin: None })
+        Ok(ModelResponse { content, stop, usage: self.usage.filter(|_| !self.progress.is_repeating), origin: None })
     }
 }
 
 impl ResponseAssembler {
     fn stop_reason(&self, content: &[Block], items_count: usize) -> StopReason {
-        if self.is_repeating {
+        if self.progress.is_repeating {
             return repetition::stop_reason(items_count);
         }
         if self.has_refusal {
@@ -205,7 +198,7 @@ impl ResponseAssembler {
         let Value::Object(fields) = &data["item"] else { return };
         let key = self.free_key(data["output_index"].as_u64());
         self.items.insert(key, PartialItem { fields: fields.clone(), ..PartialItem::default() });
-        self.is_repeating |= self.items.len() >= ITEMS_MAX;
+        self.progress.is_repeating |= self.items.len() >= ITEMS_MAX;
         self.count_content(key, word(fields, "name").len(), listener);
     }
 
@@ -253,45 +246,35 @@ impl ResponseAssembler {
         if item.fields.is_empty() {
             item.fields.insert("type".to_owned(), MESSAGE.into());
         }
-        item.text.push_str(text);
-        if text.contains('\n')
-            && let Some(end) = end_of_repeated_passage(&item.text)
-        {
-            // The model would imitate the copies.
-            item.text.truncate(end);
-            self.is_repeating = true;
-        }
+        let mut all = std::mem::take(&mut item.text);
+        self.progress.append(&mut all, text);
+        self.open_item(data).text = all;
     }
 
     fn count_delta(&mut self, data: &Value, delta: &str, listener: &dyn Listener) {
         self.open_item(data).bytes += delta.len();
-        self.content_bytes += delta.len();
-        listener.on_bytes(delta.len());
+        self.progress.add(delta.len(), listener);
     }
 
     fn count_content(&mut self, key: u64, bytes: usize, listener: &dyn Listener) {
-        if bytes > 0 {
-            self.items.entry(key).or_default().bytes += bytes;
-            self.content_bytes += bytes;
-            listener.on_bytes(bytes);
-        }
+        self.items.entry(key).or_default().bytes += bytes;
+        self.progress.add(bytes, listener);
     }
 
-    /// Ends the answer if this item is a call that it has made [`SAME_CALLS_MAX`] times, or if it has too many items.
+    /// Ends the answer if this item is a call that it repeats, or if it has too many items.
     fn check_repetition(&mut self, key: u64) {
         let Some(last) = self.items.get(&key).filter(|item| item.kind() == CALL) else { return };
         let is_same = |item: &&PartialItem| {
             let is_call = item.is_done && item.kind() == CALL;
             is_call && word(&item.fields, "name") == word(&last.fields, "name") && item.arguments == last.arguments
         };
-        let same = self.items.values().filter(is_same).count();
-        self.is_repeating |= same >= SAME_CALLS_MAX || self.items.len() >= ITEMS_MAX;
+        self.progress.check_calls(self.items.values().filter(is_same).count(), self.items.len());
     }
 
     /// Reads the whole answer at its end, and fills the gaps of the items.
     fn end(&mut self, response: &Value, status: &str, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let output = response["output"].as_array().map(Vec::as_slice).unwrap_or_default();
-        self.is_repeating |= output.len() >= ITEMS_MAX;
+        self.progress.is_repeating |= output.len() >= ITEMS_MAX;
         for (index, item) in output.iter().enumerate().take(ITEMS_MAX) {
             if let Value::Object(fields) = item {
                 self.fill(index as u64, fields, output.len(), listener);

@@ -1,10 +1,8 @@
 //! Answers from recorded traffic.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,38 +54,48 @@ struct Replay {
     members: Mutex<HashMap<Arc<str>, Arc<Mutex<Recording>>>>,
 }
 
-/// The recording of a member.
-struct Recording {
-    path: PathBuf,
-    exchanges: Vec<RecordedExchange>,
-}
+/// The recording of a member: its requests with their answers.
+struct Recording(Vec<RecordedExchange>);
 
 /// A line of a recording.
 struct RecordedExchange {
-    request: Fingerprint,
-    /// The place of the line, in bytes.
-    start: u64,
-    bytes: usize,
+    request: ComparableRequest,
+    answer: String,
     is_used: bool,
 }
 
-/// The hashes of a request's parts. Two requests with the same ones are equal.
+/// The texts by which requests are compared.
 #[derive(Clone, PartialEq, Eq)]
-struct Fingerprint {
+struct ComparableRequest {
     purpose: RequestPurpose,
-    system: u64,
-    tools: u64,
-    messages: Vec<u64>,
+    system: Arc<str>,
+    tools: Arc<str>,
+    messages: Vec<Arc<str>>,
 }
 
-impl Fingerprint {
+impl ComparableRequest {
     fn of(request: &ModelRequest, workspace: &str) -> Self {
         Self {
             purpose: request.purpose,
-            system: hash(&recorded_text(&request.system, workspace)),
-            tools: hash(&recorded_text(&request.tools, workspace)),
-            messages: request.messages.iter().map(|message| hash(&comparable_text(message, workspace))).collect(),
+            system: recorded_text(&request.system, workspace).into(),
+            tools: recorded_text(&request.tools, workspace).into(),
+            messages: request.messages.iter().map(|message| comparable_text(message, workspace).into()).collect(),
         }
+    }
+
+    /// Returns the request of an exchange, which can begin as the one before.
+    fn after(before: Option<Self>, exchange: &Exchange) -> Option<Self> {
+        let system = exchange.system.as_ref().map(|system| recorded_text(system, NO_PATH).into());
+        let tools = exchange.tools.as_ref().map(|tools| recorded_text(tools, NO_PATH).into());
+        let system = system.or_else(|| before.as_ref().map(|before| Arc::clone(&before.system)))?;
+        let tools = tools.or_else(|| before.as_ref().map(|before| Arc::clone(&before.tools)))?;
+        let mut messages = before.map(|before| before.messages).unwrap_or_default();
+        if messages.len() < exchange.kept {
+            return None;
+        }
+        messages.truncate(exchange.kept);
+        messages.extend(exchange.messages.iter().map(|message| comparable_text(message, NO_PATH).into()));
+        Some(Self { purpose: exchange.purpose, system, tools, messages })
     }
 
     /// Returns the number of messages with which both requests begin.
@@ -130,65 +138,45 @@ fn recorded_text(part: &impl Serialize, workspace: &str) -> String {
     serde_json::to_string(part).unwrap_or_default().replace(workspace, WORKSPACE)
 }
 
-fn hash(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
-}
-
 impl Recording {
     /// Reads the requests of a recording.
-    fn read(path: PathBuf) -> io::Result<Self> {
+    fn read(path: &Path) -> io::Result<Self> {
         let mut exchanges = Vec::new();
-        let mut start = 0;
         // The request of the line before. `None` after a cut line: the next complete request begins a new one.
-        let mut before: Option<Fingerprint> = None;
-        reading::read_lines(&path, AllowedKinds::within_folder_of(&path), LIMITS, |line| {
+        let mut before: Option<ComparableRequest> = None;
+        reading::read_lines(path, AllowedKinds::within_folder_of(path), LIMITS, |line| {
             let exchange = serde_json::from_slice(line).ok().filter(|exchange: &Exchange| exchange.v == VERSION);
-            before = exchange.and_then(|exchange| fingerprint_after(before.take(), &exchange));
-            if let Some(request) = before.clone() {
-                exchanges.push(RecordedExchange { request, start, bytes: line.len(), is_used: false });
+            before = exchange.as_ref().and_then(|exchange| ComparableRequest::after(before.take(), exchange));
+            if let (Some(request), Some(exchange)) = (before.clone(), exchange) {
+                let answer = serde_json::to_string(&exchange.answer).unwrap_or_default();
+                exchanges.push(RecordedExchange { request, answer, is_used: false });
             }
-            start += line.len() as u64 + 1;
             ControlFlow::<()>::Continue(())
         })?;
-        Ok(Self { path, exchanges })
+        Ok(Self(exchanges))
     }
 
     /// Returns the answer to a request.
     fn answer(&mut self, request: &ModelRequest, workspace: &str) -> Result<ModelResponse, String> {
-        let wanted = Fingerprint::of(request, workspace);
-        let equal = |exchange: &&mut RecordedExchange| exchange.request == wanted;
-        let found = self.exchanges.iter_mut().filter(|exchange| !exchange.is_used).find(equal);
-        let found = match found {
-            Some(found) => found,
-            // The same request again, as after a lost answer.
-            None => match self.exchanges.iter_mut().rfind(equal) {
-                Some(found) => found,
-                None => return Err(self.difference(request, &wanted, workspace)),
-            },
+        let wanted = ComparableRequest::of(request, workspace);
+        let is_equal = |exchange: &RecordedExchange| exchange.request == wanted;
+        let unused = self.0.iter().position(|exchange| !exchange.is_used && is_equal(exchange));
+        // The same request again, as after a lost answer.
+        let Some(found) = unused.or_else(|| self.0.iter().rposition(is_equal)) else {
+            return Err(self.difference(&wanted));
         };
-        found.is_used = true;
-        let (start, bytes) = (found.start, found.bytes);
-        let exchange = self.exchange(start, bytes).map_err(|error| system_error::reason(&error))?;
-        let answer = serde_json::to_string(&exchange.answer).unwrap_or_default().replace(WORKSPACE, workspace);
+        self.0[found].is_used = true;
+        let answer = self.0[found].answer.replace(WORKSPACE, workspace);
         serde_json::from_str::<super::Answer>(&answer).map(ModelResponse::from).map_err(|error| error.to_string())
     }
 
-    fn exchange(&self, start: u64, bytes: usize) -> io::Result<Exchange> {
-        let file = reading::open(&self.path, AllowedKinds::within_folder_of(&self.path))?;
-        let mut line = vec![0; bytes];
-        file.read_exact_at(&mut line, start)?;
-        Ok(serde_json::from_slice(&line)?)
-    }
-
     /// Names the first part of a request that differs from the one of the recording that begins like it.
-    fn difference(&self, request: &ModelRequest, wanted: &Fingerprint, workspace: &str) -> String {
-        let left = self.exchanges.iter().enumerate().filter(|(_, exchange)| !exchange.is_used);
+    fn difference(&self, wanted: &ComparableRequest) -> String {
+        let left = self.0.iter().enumerate().filter(|(_, exchange)| !exchange.is_used);
         let left = left.filter(|(_, exchange)| exchange.request.purpose == wanted.purpose);
         let nearest = left.rev().max_by_key(|(_, exchange)| exchange.request.common_messages(wanted));
         let Some((at, next)) = nearest else {
-            return format!("all its {} requests are answered", self.exchanges.len());
+            return format!("all its {} requests are answered", self.0.len());
         };
         let number = at + 1;
         if next.request.system != wanted.system {
@@ -198,8 +186,8 @@ impl Recording {
             return format!("request {number} differs in the tools");
         }
         let index = next.request.common_messages(wanted);
-        let recorded = self.message(at, index).map(|message| comparable_text(&message, NO_PATH)).unwrap_or_default();
-        let now = request.messages.get(index).map(|message| comparable_text(message, workspace)).unwrap_or_default();
+        let [recorded, now] =
+            [&next.request, wanted].map(|request| request.messages.get(index).map_or("", |text| text));
         let same = recorded.chars().zip(now.chars()).take_while(|(recorded, now)| recorded == now).count();
         let shown = |text: &str| -> String {
             text.chars().skip(same.saturating_sub(SHOWN_BEFORE)).take(SHOWN_BEFORE + SHOWN_AFTER).collect()
@@ -207,42 +195,10 @@ impl Recording {
         format!(
             "request {number} differs in message {}: recorded `{}`, now `{}`",
             index + 1,
-            shown(&recorded),
-            shown(&now)
+            shown(recorded),
+            shown(now)
         )
     }
-
-    /// Returns a message of the request of the exchange `at`.
-    fn message(&self, at: usize, index: usize) -> Option<ChatMessage> {
-        // The newest line that has the message among its new ones.
-        self.exchanges.get(..=at)?.iter().rev().find_map(|exchange| {
-            let exchange = self.exchange(exchange.start, exchange.bytes).ok()?;
-            let index = index.checked_sub(exchange.kept)?;
-            Some(exchange.messages.into_iter().nth(index))
-        })?
-    }
-}
-
-/// Returns the request of an exchange, which can begin as the one before.
-fn fingerprint_after(before: Option<Fingerprint>, exchange: &Exchange) -> Option<Fingerprint> {
-    let same = |part: fn(&Fingerprint) -> u64| before.as_ref().map(part);
-    let system = exchange
-        .system
-        .as_ref()
-        .map(|system| hash(&recorded_text(system, NO_PATH)))
-        .or_else(|| same(|before| before.system))?;
-    let tools = exchange
-        .tools
-        .as_ref()
-        .map(|tools| hash(&recorded_text(tools, NO_PATH)))
-        .or_else(|| same(|before| before.tools))?;
-    let mut messages = before.map(|before| before.messages).unwrap_or_default();
-    if messages.len() < exchange.kept {
-        return None;
-    }
-    messages.truncate(exchange.kept);
-    messages.extend(exchange.messages.iter().map(|message| hash(&comparable_text(message, NO_PATH))));
-    Some(Fingerprint { purpose: exchange.purpose, system, tools, messages })
 }
 
 impl Replay {
@@ -251,7 +207,7 @@ impl Replay {
         if let Some(recording) = members.get(member) {
             return Ok(Arc::clone(recording));
         }
-        let recording = Arc::new(Mutex::new(Recording::read(file_of(&self.folder, member))?));
+        let recording = Arc::new(Mutex::new(Recording::read(&file_of(&self.folder, member))?));
         members.insert(Arc::clone(member), Arc::clone(&recording));
         Ok(recording)
     }
