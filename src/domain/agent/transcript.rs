@@ -144,31 +144,31 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Combines each count with that of `other`. The bill stays.
+    pub fn each(self, other: Self, combine: fn(u64, u64) -> u64) -> Self {
+        Self {
+            input_tokens: combine(self.input_tokens, other.input_tokens),
+            output_tokens: combine(self.output_tokens, other.output_tokens),
+            cache_read_tokens: combine(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens: combine(self.cache_write_tokens, other.cache_write_tokens),
+            reasoning_tokens: combine(self.reasoning_tokens, other.reasoning_tokens),
+            cost_ticks: self.cost_ticks,
+        }
+    }
+
     /// Returns the sum. Saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let costs = [self.cost_ticks, other.cost_ticks];
-        Self {
-            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
-            cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
-            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
-            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
-            cost_ticks: costs.into_iter().flatten().reduce(u64::saturating_add),
-        }
+        let cost_ticks = costs.into_iter().flatten().reduce(u64::saturating_add);
+        Self { cost_ticks, ..self.each(other, u64::saturating_add) }
     }
 
     /// Returns the difference of each count; 0 if it is negative.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
-        Self {
-            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
-            cache_read_tokens: self.cache_read_tokens.saturating_sub(other.cache_read_tokens),
-            cache_write_tokens: self.cache_write_tokens.saturating_sub(other.cache_write_tokens),
-            reasoning_tokens: self.reasoning_tokens.saturating_sub(other.reasoning_tokens),
-            cost_ticks: self.cost_ticks.map(|cost| cost.saturating_sub(other.cost_ticks.unwrap_or_default())),
-        }
+        let cost_ticks = self.cost_ticks.map(|cost| cost.saturating_sub(other.cost_ticks.unwrap_or_default()));
+        Self { cost_ticks, ..self.each(other, u64::saturating_sub) }
     }
 
     /// Returns the bill in US dollars, if the provider reported it.
