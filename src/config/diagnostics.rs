@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde::Serialize;
 
+use crate::domain::log::snapshot::is_default;
 use crate::domain::text::suggestion::did_you_mean;
 use crate::domain::text::system_error;
 
@@ -59,7 +60,7 @@ impl SourceFile {
         let line = self.text[line_start..].lines().next().unwrap_or_default();
         let marked_text = self.before(span.end)[before.len().min(self.before(span.end).len())..].lines().next();
         Problem {
-            file: Some(self.display_path.clone()),
+            file: Some(self.display_path.display().to_string()),
             line: self.line(span.start),
             column: before[line_start..].chars().count() + 1,
             text: line.to_owned(),
@@ -70,50 +71,31 @@ impl SourceFile {
     }
 }
 
-/// One problem of a config.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One problem of a config. As JSON it has the known parts of the position.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file; `None` for a variable or a flag.
-    pub file: Option<PathBuf>,
-    /// The line, from 1; 0 without a file.
-    pub line: usize,
-    /// The character in the line, from 1; 0 for the whole line.
-    pub column: usize,
-    /// The text of the line.
-    pub text: String,
-    /// The number of characters that are underlined.
-    pub marked_chars: usize,
     pub message: String,
     pub hint: Option<String>,
+    /// The file; `None` for a variable or a flag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line, from 1; 0 without a file.
+    #[serde(skip_serializing_if = "is_default")]
+    pub line: usize,
+    /// The character in the line, from 1; 0 for the whole line.
+    #[serde(skip_serializing_if = "is_default")]
+    pub column: usize,
+    /// The text of the line.
+    #[serde(skip)]
+    pub text: String,
+    /// The number of characters that are underlined.
+    #[serde(skip)]
+    pub marked_chars: usize,
 }
 
-/// For programs: the message, the hint, and the known parts of the position.
-impl Serialize for Problem {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_map(None)?;
-        fields.serialize_entry("message", &self.message)?;
-        fields.serialize_entry("hint", &self.hint)?;
-        if let Some(file) = &self.file {
-            fields.serialize_entry("file", &file.to_string_lossy())?;
-            fields.serialize_entry("line", &self.line)?;
-        }
-        if self.column > 0 {
-            fields.serialize_entry("column", &self.column)?;
-        }
-        fields.end()
-    }
-}
-
-/// A value that a setting does not allow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct InvalidValue {
-    pub(super) message: String,
-    pub(super) hint: Option<String>,
-}
-
-impl From<String> for InvalidValue {
+impl From<String> for Problem {
     fn from(message: String) -> Self {
-        Self { message, hint: None }
+        Self::without_file(message)
     }
 }
 
@@ -125,7 +107,7 @@ impl Problem {
     }
 
     /// Returns a problem with a whole line of a file.
-    pub fn in_line(file: impl Into<PathBuf>, line: usize, message: impl Into<String>) -> Self {
+    pub fn in_line(file: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
         Self { file: Some(file.into()), line, ..Self::without_file(message) }
     }
 
@@ -138,8 +120,8 @@ impl Problem {
     /// Returns the position and the message, in one line.
     pub fn headline(&self) -> String {
         match &self.file {
-            Some(file) if self.column == 0 => format!("{}:{}: {}", file.display(), self.line, self.message),
-            Some(file) => format!("{}:{}:{}: {}", file.display(), self.line, self.column, self.message),
+            Some(file) if self.column == 0 => format!("{file}:{}: {}", self.line, self.message),
+            Some(file) => format!("{file}:{}:{}: {}", self.line, self.column, self.message),
             None => self.message.clone(),
         }
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile};
+use super::diagnostics::{ConfigError, Problem, SourceFile};
 use super::settings::{self, Setting, ValueKind};
 use crate::domain::text::suggestion::did_you_mean;
 use crate::domain::text::system_error;
@@ -240,7 +240,7 @@ impl Reader<'_> {
             Ok(plain) => {
                 values.insert(format!("{prefix}{key}"), SpannedValue { value: plain, span: value.span() });
             }
-            Err(InvalidValue { message, hint }) => {
+            Err(Problem { message, hint, .. }) => {
                 self.problems.push(Problem { hint, ..self.source.problem(value.span(), message) });
             }
         }
@@ -282,7 +282,7 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
 }
 
 /// Returns a value that is not a table, checked.
-fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Json, InvalidValue> {
+fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Json, Problem> {
     let key = setting.key;
     let text = match setting.kind {
         ValueKind::Words => {
@@ -322,13 +322,13 @@ fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Json, Invalid
 }
 
 /// Returns the value of `setting` that this text of a file, a variable or a flag stands for.
-pub(super) fn value_of_text(setting: &Setting, text: &str) -> Result<Json, InvalidValue> {
+pub(super) fn value_of_text(setting: &Setting, text: &str) -> Result<Json, Problem> {
     let key = setting.key;
     let (value, allowed) = match setting.kind {
         ValueKind::Choice(words) if !words.contains(&text) => {
             let message = format!("`{key}` must be one of {}, not `{}`", words.join(", "), text.escape_debug());
             let hint = did_you_mean(text, words.iter().copied());
-            return Err(InvalidValue { message, hint });
+            return Err(Problem { hint, ..Problem::without_file(message) });
         }
         ValueKind::Provider => return checked_provider(text).map(|()| text.into()),
         ValueKind::Path | ValueKind::Name if text.is_empty() => return Err(format!("`{key}` must not be empty").into()),
@@ -355,13 +355,14 @@ fn digits(text: &str) -> String {
     text.trim().replace('_', "")
 }
 
-fn checked_provider(name: &str) -> Result<(), InvalidValue> {
+fn checked_provider(name: &str) -> Result<(), Problem> {
     if settings::providers().any(|known| known == name) {
         return Ok(());
     }
     let known = settings::providers().collect::<Vec<_>>().join(", ");
     let hint = did_you_mean(name, settings::providers());
-    Err(InvalidValue { message: format!("unknown provider `{}`; known: {known}", name.escape_debug()), hint })
+    let message = format!("unknown provider `{}`; known: {known}", name.escape_debug());
+    Err(Problem { hint, ..Problem::without_file(message) })
 }
 
 fn integer(key: &str, min: u64, max: u64, value: &DeValue<'_>) -> Result<u64, String> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
-use super::diagnostics::{InvalidValue, Problem, SourceFile};
+use super::diagnostics::{Problem, SourceFile};
 use super::file::{ConfigFile, SpannedValue, TeamTable, value_of_text};
 use super::patterns::matching_files;
 use super::permissions::RULE_KEYS;
@@ -205,13 +205,8 @@ impl Resolver<'_> {
         self.check_programs(isolation, &lead, &members);
         self.check_model_settings(&lead, &members);
         let limits = self.limits();
-        let prompts = self.prompts();
         let prices = self.prices();
         let budget = self.budget(&prices, &lead, &members);
-        let notify = self.notify();
-        let writable = self.writable();
-        self.show_unset("", settings::TEAM_SETTINGS);
-        self.show_unset("", &[settings::WRITABLE]);
         let spec = TeamSpec {
             name: team_name?,
             goal,
@@ -228,13 +223,15 @@ impl Resolver<'_> {
             lead,
             members,
             limits,
-            prompts,
+            prompts: self.prompts(),
             budget,
             prices,
-            notify,
-            writable,
+            notify: self.notify(),
+            writable: self.writable(),
             record,
         };
+        self.show_unset("", settings::TEAM_SETTINGS);
+        self.show_unset("", &[settings::WRITABLE]);
         Some(Resolved { spec, durability, values: std::mem::take(&mut self.values) })
     }
 
@@ -288,7 +285,7 @@ impl Resolver<'_> {
             let sourced = Sourced { value: Json::Null, source, location: None };
             return match value_of_text(setting, &text) {
                 Ok(value) => Some(Sourced { value, ..sourced }),
-                Err(InvalidValue { message, hint }) => {
+                Err(Problem { message, hint, .. }) => {
                     self.problems.push(Problem { hint, ..sourced.problem(message) });
                     None
                 }
@@ -366,8 +363,7 @@ impl Resolver<'_> {
             && Arc::ptr_eq(&file.source, location)
         {
             let problem = sourced.problem("`writable` is not allowed in a workspace's config");
-            let hint = "set it in the user's config file, or set BRIGADE_WRITABLE";
-            self.problems.push(problem.hint(hint));
+            self.problems.push(problem.hint("set it in the user's config file, or set BRIGADE_WRITABLE"));
         }
         let folders: Vec<PathBuf> = sourced.get();
         for folder in folders.iter().filter(|folder| !folder.is_absolute() && !folder.starts_with("~")) {
