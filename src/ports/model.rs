@@ -237,15 +237,17 @@ pub enum StopReason {
 }
 
 /// A model's answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelResponse {
     /// Its parts.
     pub content: Vec<Block>,
     /// The reason for its end.
     pub stop: StopReason,
     /// Its usage; `None` if the provider does not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Its source, if it matters to the next request.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::exchange::ProtocolError;
+use super::api::ProtocolError;
 use crate::domain::agent::transcript::{Block, Extra};
 use crate::domain::text::characters::readable_json;
 

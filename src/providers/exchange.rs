@@ -3,7 +3,6 @@
 //! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request. It
 //! sends the request again only after a refusal that it can repair: without a field that the server does not know, or with a new key.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,13 +12,12 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
+use super::api::{Assembler, ProtocolError};
 use super::arguments::without_effect;
-use super::compat::Compat;
 use super::errors::{self, ApiError};
 use super::http;
 use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
-use super::repetition::{ITEMS_MAX, SAME_CALLS_MAX, end_of_repeated_passage};
 use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use super::{provider, usage};
@@ -43,96 +41,6 @@ const ERROR_BYTES_MAX: usize = 16 * 1024;
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
 
-/// The format of an API's requests and answers.
-pub trait Api: Send + Sync {
-    /// Returns the API.
-    fn kind(&self) -> ApiKind;
-
-    /// Returns the JSON body of a request to a server with these differences.
-    fn body(&self, request: &ModelRequest, compat: &Compat) -> Vec<u8>;
-
-    /// Starts an answer of a server with these differences, without content.
-    fn assembler(&self, compat: &Compat) -> Box<dyn Assembler>;
-}
-
-/// Assembles an answer from the events of its stream.
-pub trait Assembler: Send {
-    /// Processes an event. Its text and the counters go to `listener` immediately.
-    ///
-    /// # Errors
-    /// The server reported an error, or the event does not conform to the API. The answer cannot be completed.
-    fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError>;
-
-    /// Returns true after the end of the answer, or if the rest is not needed.
-    fn is_complete(&self) -> bool;
-
-    /// Returns true if the answer is complete in case the stream ends here.
-    fn may_end(&self) -> bool {
-        self.is_complete()
-    }
-
-    /// Returns the progress of the answer.
-    fn progress(&self) -> &AnswerProgress;
-
-    /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
-    ///
-    /// # Errors
-    /// The content shows that the answer was cut.
-    fn finish(self: Box<Self>, spare_id: &str) -> Result<ModelResponse, ProtocolError>;
-}
-
-/// The progress of an answer in any API.
-#[derive(Debug, Default)]
-pub struct AnswerProgress {
-    /// The bytes of content so far. Content that arrives again counts again.
-    pub content_bytes: usize,
-    /// True if the answer repeats a call or a passage, so that its rest is not needed.
-    pub is_repeating: bool,
-}
-
-impl AnswerProgress {
-    /// Counts content.
-    pub fn add(&mut self, bytes: usize, listener: &dyn Listener) {
-        if bytes > 0 {
-            self.content_bytes += bytes;
-            listener.on_bytes(bytes);
-        }
-    }
-
-    /// Appends a piece of text. If the text then repeats a passage, all copies but the first are removed, because the model would imitate
-    /// them.
-    pub fn append(&mut self, text: &mut String, piece: &str) {
-        text.push_str(piece);
-        if piece.contains('\n')
-            && let Some(end) = end_of_repeated_passage(text)
-        {
-            text.truncate(end);
-            self.is_repeating = true;
-        }
-    }
-
-    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times, or if it has too many items.
-    pub fn check_calls(&mut self, same: usize, items: usize) {
-        self.is_repeating |= same >= SAME_CALLS_MAX || items >= ITEMS_MAX;
-    }
-}
-
-/// Gives a call without an id, or with the id of an earlier call, the id `spare_id-index`.
-pub fn make_id_unique(id: &mut String, ids: &mut HashSet<String>, spare_id: &str, index: usize) {
-    if id.is_empty() || !ids.insert(id.clone()) {
-        *id = format!("{spare_id}-{index}");
-    }
-}
-
-/// The reason why a stream has no usable answer.
-#[derive(Debug)]
-pub enum ProtocolError {
-    /// The server reported an error.
-    Reported(Box<ApiError>),
-    /// The event does not conform to the API, or the answer was cut.
-    Invalid(String),
-}
-
 /// A key that a command prints, and the header that carries it.
 pub struct CommandKey {
     pub command: Arc<KeyCommand>,
@@ -147,7 +55,7 @@ pub struct HttpModel {
     pub options: RwLock<RequestOptions>,
     /// The command that prints the key, in place of variables.
     pub key_command: Option<CommandKey>,
-    pub api: Box<dyn Api>,
+    pub api: ApiKind,
     /// The name of the provider.
     pub provider: String,
     pub client: Client,
@@ -205,7 +113,7 @@ impl HttpModel {
     /// The address of the last request, and the settings to correct.
     fn wrong_address(&self, model: &str) -> String {
         let address_setting = self.address_setting.map(|setting| format!("`{setting}` or ")).unwrap_or_default();
-        let other_api = match (self.api.kind(), self.address_setting) {
+        let other_api = match (self.api, self.address_setting) {
             (ApiKind::Responses, Some(_)) => "; a server without this API needs `api = \"chat\"`",
             _ => "",
         };
@@ -220,7 +128,7 @@ impl HttpModel {
 
     /// The source of answers to this request.
     fn origin(&self, request: &ModelRequest) -> Origin {
-        let (api, model) = (self.api.kind().as_str().to_owned(), request.model.to_string());
+        let (api, model) = (self.api.as_str().to_owned(), request.model.to_string());
         Origin { provider: self.provider.clone(), api, model }
     }
 
@@ -270,7 +178,7 @@ impl HttpModel {
         }
         let (body, session_header) = {
             let options = self.options.read();
-            (options.body(&*self.api, &self.without_foreign_parts(request)), options.session_header(request))
+            (options.body(self.api, &self.without_foreign_parts(request)), options.session_header(request))
         };
         if let Some((name, value)) = session_header {
             headers.entry(name).or_insert(value);
@@ -378,7 +286,7 @@ impl HttpModel {
         if let Some(error) = ApiError::in_answer(&value) {
             return Err(protocol_error(ProtocolError::Reported(Box::new(error)), request_id));
         }
-        let mut assembler = self.options.read().assembler(self.api.as_ref());
+        let mut assembler = self.options.read().assembler(self.api);
         let event = SseEvent { name: String::new(), data: body };
         assembler.process_event(&event, listener).map_err(|error| protocol_error(error, request_id.clone()))?;
         if !assembler.may_end() {
@@ -420,7 +328,7 @@ impl HttpModel {
             ModelError::Final(text)
         };
         let mut reader = SseReader::default();
-        let mut assembler = self.options.read().assembler(self.api.as_ref());
+        let mut assembler = self.options.read().assembler(self.api);
         let mut bytes = 0;
         while !assembler.is_complete() {
             let piece = match http::next_piece(&mut response, request.silence_timeout).await {

@@ -15,6 +15,7 @@ use crate::domain::team::team_spec::{AgentKind, ApiKind, ExternalProgram, Member
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 
+pub mod api;
 mod arguments;
 pub mod catalog;
 pub mod chat;

@@ -4,8 +4,8 @@
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
+use super::api::{self, Assembler};
 use super::compat::{Compat, session_key};
-use super::exchange::{Api, Assembler};
 use crate::domain::team::model_spec::{
     ApiKind, Effort, MaxTokensField, ModelSpec, SessionHeader, ThinkingForm, ToolCalls,
 };
@@ -76,13 +76,13 @@ impl RequestOptions {
     }
 
     /// Returns the JSON body of a request.
-    pub fn body(&self, api: &dyn Api, request: &ModelRequest) -> Vec<u8> {
-        self.add_to(api.body(request, &self.compat), request.output_tokens_max)
+    pub fn body(&self, api: ApiKind, request: &ModelRequest) -> Vec<u8> {
+        self.add_to(api::body(api, request, &self.compat), request.output_tokens_max)
     }
 
     /// Returns an assembler for an answer.
-    pub fn assembler(&self, api: &dyn Api) -> Box<dyn Assembler> {
-        api.assembler(&self.compat)
+    pub fn assembler(&self, api: ApiKind) -> Box<dyn Assembler> {
+        api::assembler(api, &self.compat)
     }
 
     /// Returns the header with the key of a request's session, if the service has one.
@@ -225,9 +225,6 @@ fn budget_tokens(effort: Effort, output_tokens_max: u32) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::domain::team::model_spec::CompatSpec;
-    use crate::providers::chat::ChatApi;
-    use crate::providers::messages::MessagesApi;
-    use crate::providers::responses::ResponsesApi;
     use crate::providers::test_requests::request;
 
     fn added(effort: Effort, form: Option<ThinkingForm>, api: ApiKind) -> Value {
@@ -300,35 +297,35 @@ mod tests {
         ];
         let spec = ModelSpec { effort: Some(Effort::Low), temperature: Some(1.0), ..ModelSpec::default() };
         let unknown = |field: &str| format!(r#"{{"error":{{"message":"Unknown parameter: '{field}'"}}}}"#);
-        type Case = (Box<dyn Api>, &'static [&'static str], &'static [&'static str]);
+        type Case = (ApiKind, &'static [&'static str], &'static [&'static str]);
         let apis: [Case; 3] = [
-            (Box::new(MessagesApi), &["temperature", "output_config"], &["max_tokens"]),
+            (ApiKind::Messages, &["temperature", "output_config"], &["max_tokens"]),
             (
-                Box::new(ChatApi),
+                ApiKind::Chat,
                 &["stream_options", "prompt_cache_key", "temperature", "reasoning_effort", "max_tokens"],
                 &["max_completion_tokens"],
             ),
             (
-                Box::new(ResponsesApi),
+                ApiKind::Responses,
                 &["include", "prompt_cache_key", "temperature", "reasoning", "max_output_tokens"],
                 &["max_tokens"],
             ),
         ];
         for (api, optional, rest) in apis {
             let row = Compat { cache: true, ..Compat::DEFAULT };
-            let mut options = RequestOptions::new(&spec, api.kind(), row).unwrap();
+            let mut options = RequestOptions::new(&spec, api, row).unwrap();
             let sent = |options: &RequestOptions| {
-                let body: Value = serde_json::from_slice(&options.body(&*api, &request(&[]))).unwrap();
+                let body: Value = serde_json::from_slice(&options.body(api, &request(&[]))).unwrap();
                 FIELDS.into_iter().filter(|field| body.get(field).is_some()).collect::<Vec<_>>()
             };
             let before = sent(&options);
-            assert!(optional.iter().all(|field| before.contains(field)), "{:?}: {before:?}", api.kind());
+            assert!(optional.iter().all(|field| before.contains(field)), "{:?}: {before:?}", api);
             for field in FIELDS {
                 let advice = options.adapt(&unknown(field));
-                assert_eq!(advice.is_some(), optional.contains(&field), "{:?} {field}: {advice:?}", api.kind());
+                assert_eq!(advice.is_some(), optional.contains(&field), "{:?} {field}: {advice:?}", api);
             }
             let after = sent(&options);
-            assert_eq!(after, [rest, &["model"]].concat(), "{:?}", api.kind());
+            assert_eq!(after, [rest, &["model"]].concat(), "{:?}", api);
             assert!(FIELDS.into_iter().all(|field| options.adapt(&unknown(field)).is_none()), "each only once");
         }
     }

@@ -6,15 +6,13 @@ use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::catalog::{self, Catalog, CatalogError, FirstUse};
-use super::chat::ChatApi;
 use super::compat::Compat;
 use super::exchange::{CommandKey, HttpModel};
 use super::http;
 use super::key_command::{KeyCommands, secret_header};
-use super::messages::{self, MessagesApi};
+use super::messages;
 use super::options::RequestOptions;
 use super::provider;
-use super::responses::ResponsesApi;
 use crate::domain::team::account::AccountId;
 use crate::domain::team::model_spec::ToolCalls;
 use crate::domain::team::team_spec::{ApiKind, ModelSpec};
@@ -124,11 +122,7 @@ impl Service {
         Ok(HttpModel {
             options: RequestOptions::new(spec, api, self.compat)?.into(),
             key_command,
-            api: match api {
-                ApiKind::Messages => Box::new(MessagesApi),
-                ApiKind::Chat => Box::new(ChatApi),
-                ApiKind::Responses => Box::new(ResponsesApi),
-            },
+            api,
             provider: spec.provider.clone(),
             client: http::client(&url)?,
             url,
@@ -159,7 +153,7 @@ impl Service {
     /// # Errors
     /// See [`CatalogError`].
     pub async fn catalog(&self, model: &HttpModel) -> Result<Catalog, CatalogError> {
-        catalog::list(model, path_of(model.api.kind()), self.first_use.windows).await
+        catalog::list(model, path_of(model.api), self.first_use.windows).await
     }
 
     /// Returns true if a key can be in this header.

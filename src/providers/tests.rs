@@ -5,11 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::chat::ChatApi;
+use super::api;
 use super::compat::Compat;
-use super::exchange::Api;
-use super::messages::MessagesApi;
-use super::responses::ResponsesApi;
 use super::sse::SseReader;
 use super::test_requests::{request, user};
 use crate::domain::agent::transcript::{Block, Origin, Role};
@@ -26,14 +23,6 @@ const ANSWERS: [(ApiKind, &str); 3] = [
 /// Parts of the answers that another model must not get.
 const BOUND: [&str; 8] = ["c2ln", "Z2F0ZQ==", "rs_1", "msg_1", "fc_1", "I think", "thought_signature", "phase"];
 
-fn api(kind: ApiKind) -> Box<dyn Api> {
-    match kind {
-        ApiKind::Messages => Box::new(MessagesApi),
-        ApiKind::Chat => Box::new(ChatApi),
-        ApiKind::Responses => Box::new(ResponsesApi),
-    }
-}
-
 fn origin(kind: ApiKind, model: &str) -> Origin {
     Origin { provider: "p".to_owned(), api: kind.as_str().to_owned(), model: model.to_owned() }
 }
@@ -44,7 +33,7 @@ fn context(kind: ApiKind, stream: &str) -> Vec<ChatMessage> {
 }
 
 fn context_of(kind: ApiKind, compat: &Compat, stream: &str) -> Vec<ChatMessage> {
-    let mut assembler = api(kind).assembler(compat);
+    let mut assembler = api::assembler(kind, compat);
     for event in SseReader::default().feed(stream.as_bytes()).unwrap() {
         assembler.process_event(&event, &()).unwrap();
     }
@@ -68,7 +57,7 @@ fn sent(kind: ApiKind, model: &str, context: &[ChatMessage]) -> String {
     let messages = request.messages.iter().map(|message| message.for_reader(&origin(kind, model))).collect();
     let compat = Compat::DEFAULT.with(&CompatSpec::default(), kind);
     let request = ModelRequest { messages, model: model.into(), ..request };
-    String::from_utf8(api(kind).body(&request, &compat)).unwrap()
+    String::from_utf8(api::body(kind, &request, &compat)).unwrap()
 }
 
 #[test]
@@ -106,7 +95,8 @@ fn json_calls_continue_each_context_and_the_reverse() {
     for (maker, stream) in ANSWERS {
         let request = request(&context(maker, stream));
         let messages = request.messages.iter().map(|message| message.for_reader(&origin(ApiKind::Chat, "m"))).collect();
-        let body: Value = serde_json::from_slice(&ChatApi.body(&ModelRequest { messages, ..request }, &json)).unwrap();
+        let body: Value =
+            serde_json::from_slice(&api::body(ApiKind::Chat, &ModelRequest { messages, ..request }, &json)).unwrap();
         let texts = body["messages"].as_array().unwrap().iter().map(|message| {
             assert_eq!(message.as_object().unwrap().len(), 2, "a role and a text: {message}");
             message["content"].as_str().unwrap()
@@ -219,7 +209,7 @@ proptest! {
             ..CompatSpec::default()
         };
         for (kind, _) in ANSWERS {
-            let body = api(kind).body(&request, &Compat::DEFAULT.with(&longest, kind));
+            let body = api::body(kind, &request, &Compat::DEFAULT.with(&longest, kind));
             prop_assert!(body.len() as u64 <= request.input_tokens_max(), "{:?}", kind);
         }
     }

@@ -29,9 +29,9 @@ use brigade::domain::team::state::{DesiredStateChange, Mode, SetBy, SharedState,
 use brigade::domain::text::json_document::Document;
 use brigade::domain::text::tags::{escape_tags, unescape_tags};
 use brigade::domain::time::UnixMs;
+use brigade::providers::api::Assembler;
 use brigade::providers::chat::assembly::ChatAssembler;
 use brigade::providers::errors::from_response;
-use brigade::providers::exchange::Assembler;
 use brigade::providers::messages::assembly::MessageAssembler;
 use brigade::providers::responses::assembly::ResponseAssembler;
 use brigade::providers::sse::{SseEvent, SseReader};

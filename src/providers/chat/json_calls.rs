@@ -171,10 +171,11 @@ fn cut_words(arguments: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::domain::team::model_spec::ToolCalls;
+    use crate::domain::team::team_spec::ApiKind;
     use crate::ports::{ModelResponse, RequestPurpose, StopReason};
-    use crate::providers::chat::ChatApi;
+    use crate::providers::api::{ProtocolError, assembler};
+    use crate::providers::chat::body::body as body_of;
     use crate::providers::compat::Compat;
-    use crate::providers::exchange::{Api, ProtocolError};
     use crate::providers::sse::SseEvent;
     use crate::providers::test_requests::{assistant, request, user};
     use proptest::prelude::*;
@@ -182,12 +183,12 @@ mod tests {
     const COMPAT: Compat = Compat { tool_calls: ToolCalls::Json, ..Compat::DEFAULT };
 
     fn body(request: &ModelRequest) -> String {
-        String::from_utf8(ChatApi.body(request, &COMPAT)).unwrap()
+        String::from_utf8(body_of(request, &COMPAT)).unwrap()
     }
 
     /// The answer of a server that streams this text and ends it for this reason.
     fn answer(text: &str, reason: &str) -> Result<ModelResponse, ProtocolError> {
-        let mut assembler = ChatApi.assembler(&COMPAT);
+        let mut assembler = assembler(ApiKind::Chat, &COMPAT);
         let mut delta = |choice: Value| {
             let event = SseEvent { name: String::new(), data: json!({ "choices": [choice] }).to_string() };
             assembler.process_event(&event, &Deaf)
@@ -246,7 +247,7 @@ mod tests {
         let branches = sent["response_format"]["json_schema"]["schema"]["anyOf"].as_array().unwrap();
         assert_eq!((branches.len(), &branches[0]["properties"]["tool"]["const"]), (1, &json!(ANSWER)));
         let strict = Compat { strict: Some(true), ..COMPAT };
-        let sent: Value = serde_json::from_slice(&ChatApi.body(&summary, &strict)).unwrap();
+        let sent: Value = serde_json::from_slice(&body_of(&summary, &strict)).unwrap();
         assert_eq!(sent["response_format"]["json_schema"]["strict"], true);
     }
 

@@ -6,16 +6,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::domain::agent::transcript::{Block, Usage};
 use crate::domain::text::characters::readable_json;
 use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::api::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, quoted};
-use crate::providers::exchange::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
 use crate::providers::repetition;
 use crate::providers::sse::SseEvent;
 
@@ -50,56 +48,6 @@ struct PartialBlock {
     is_closed: bool,
 }
 
-#[derive(Deserialize)]
-struct EventType {
-    #[serde(rename = "type", default)]
-    kind: Option<String>,
-}
-
-/// The fields of the known events.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct EventFields {
-    message: MessageHead,
-    index: Option<u64>,
-    content_block: Option<Map<String, Value>>,
-    delta: Delta,
-    usage: Option<Value>,
-}
-
-/// The whole answer of a server that does not stream.
-#[derive(Deserialize)]
-struct WholeMessage {
-    content: Vec<Map<String, Value>>,
-    stop_reason: Option<String>,
-    usage: Option<Value>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct MessageHead {
-    usage: Option<Value>,
-}
-
-/// The additions of a delta. The field's name is their destination.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Delta {
-    text: Option<String>,
-    thinking: Option<String>,
-    partial_json: Option<String>,
-    signature: Option<String>,
-    stop_reason: Option<String>,
-}
-
-impl Delta {
-    /// The number of bytes. It includes the signature, because hidden thinking arrives as one.
-    fn bytes(&self) -> usize {
-        let parts = [&self.text, &self.thinking, &self.partial_json, &self.signature];
-        parts.into_iter().flatten().map(String::len).sum()
-    }
-}
-
 impl MessageAssembler {
     /// Ends the answer if its last block is a call that it repeats, or if it has too many blocks.
     fn check_repetition(&mut self) {
@@ -116,8 +64,10 @@ impl MessageAssembler {
     }
 
     /// Updates the counters. They are totals of the message, and missing ones keep their value.
-    fn count(&mut self, usage: Option<&Value>, listener: &dyn Listener) {
-        let Some(usage) = usage.filter(|usage| usage.is_object()) else { return };
+    fn count(&mut self, usage: &Value, listener: &dyn Listener) {
+        if !usage.is_object() {
+            return;
+        }
         let is_count = |key: &&str| usage.get(key).is_none_or(|count| count.is_null() || count.is_u64());
         if !COUNTERS.iter().all(is_count) {
             // An invalid counter makes the usage unknown, and an unknown usage is charged at its maximum.
@@ -136,13 +86,13 @@ impl MessageAssembler {
         listener.on_usage(*used);
     }
 
-    fn begin(&mut self, start: EventFields, listener: &dyn Listener) -> Result<(), ProtocolError> {
-        let EventFields { index: Some(index), content_block: Some(start), .. } = start else {
+    fn begin(&mut self, index: &Value, start: &Value, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        let (Some(index), Value::Object(start)) = (index.as_u64(), start) else {
             return Err(ProtocolError::Invalid(
                 "cannot read an event: a block starts without its index or type".to_owned(),
             ));
         };
-        let block = PartialBlock { start, ..PartialBlock::default() };
+        let block = PartialBlock { start: start.clone(), ..PartialBlock::default() };
         self.progress.add(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum(), listener);
         if block.kind() == "text" && !block.start_text("text").is_empty() {
             listener.on_text(block.start_text("text"));
@@ -151,40 +101,30 @@ impl MessageAssembler {
         Ok(())
     }
 
-    fn add(
-        &mut self,
-        EventFields { index, delta, .. }: EventFields,
-        listener: &dyn Listener,
-    ) -> Result<(), ProtocolError> {
-        self.progress.add(delta.bytes(), listener);
-        let block = index.and_then(|index| self.blocks.get_mut(&index)).ok_or_else(not_started)?;
-        block.thinking.push_str(delta.thinking.as_deref().unwrap_or(""));
-        block.json.push_str(delta.partial_json.as_deref().unwrap_or(""));
-        block.signature = delta.signature.or(block.signature.take());
-        if let Some(text) = delta.text {
-            listener.on_text(&text);
-            self.progress.append(&mut block.text, &text);
+    /// Adds a delta. Its signature counts too, because hidden thinking arrives as one.
+    fn add(&mut self, index: &Value, delta: &Value, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        let [text, thinking, json, signature] =
+            ["text", "thinking", "partial_json", "signature"].map(|field| delta[field].as_str().unwrap_or_default());
+        self.progress.add([text, thinking, json, signature].map(str::len).iter().sum(), listener);
+        let block = index.as_u64().and_then(|index| self.blocks.get_mut(&index)).ok_or_else(not_started)?;
+        block.thinking.push_str(thinking);
+        block.json.push_str(json);
+        if !signature.is_empty() {
+            block.signature = Some(signature.to_owned());
+        }
+        if !text.is_empty() {
+            listener.on_text(text);
+            self.progress.append(&mut block.text, text);
             self.close_if_repeating();
         }
         Ok(())
     }
 
-    /// Takes the whole answer of a server that does not stream.
-    fn complete(&mut self, message: WholeMessage, listener: &dyn Listener) -> Result<(), ProtocolError> {
-        for (index, block) in (0..).zip(message.content) {
-            let start = EventFields { index: Some(index), content_block: Some(block), ..EventFields::default() };
-            self.begin(start, listener)?;
-            self.block_mut(Some(index))?.is_closed = true;
-        }
-        self.stop = message.stop_reason;
-        self.has_final_usage = message.usage.is_some();
-        self.count(message.usage.as_ref(), listener);
-        self.is_complete = true;
-        Ok(())
-    }
-
-    fn block_mut(&mut self, index: Option<u64>) -> Result<&mut PartialBlock, ProtocolError> {
-        index.and_then(|index| self.blocks.get_mut(&index)).ok_or_else(not_started)
+    /// Takes the end of the message, or its whole answer.
+    fn end(&mut self, fields: &Value, usage: &Value, listener: &dyn Listener) {
+        self.stop = fields["stop_reason"].as_str().map(str::to_owned).or(self.stop.take());
+        self.has_final_usage |= !usage.is_null();
+        self.count(usage, listener);
     }
 }
 
@@ -197,36 +137,40 @@ impl Assembler for MessageAssembler {
         if self.progress.is_repeating {
             return Ok(());
         }
-        let kind = match parse::<EventType>(&event.data) {
-            Ok(EventType { kind }) => kind,
+        let is_known = || ["message", "content", "error"].iter().any(|start| event.name.starts_with(start));
+        let data = match serde_json::from_str(&event.data).map(Value::Object) {
+            Ok(data) => data,
             // An event with a name can be an unknown one, with any data.
-            Err(_) if !event.name.is_empty() => None,
-            Err(error) => return Err(error),
+            Err(_) if !event.name.is_empty() && !is_known() => return Ok(()),
+            Err(error) => return Err(ProtocolError::Invalid(format!("cannot read an event: {error}"))),
         };
-        let fields = || parse::<EventFields>(&event.data);
-        match kind.as_deref().unwrap_or(&event.name) {
-            "message_start" => self.count(fields()?.message.usage.as_ref(), listener),
+        match data["type"].as_str().unwrap_or(&event.name) {
+            "message_start" => self.count(&data["message"]["usage"], listener),
             "content_block_start" => {
                 // Some servers close all blocks at the end of the answer. There the next block marks the end of the last one.
                 self.check_repetition();
                 if !self.progress.is_repeating {
-                    self.begin(fields()?, listener)?;
+                    self.begin(&data["index"], &data["content_block"], listener)?;
                 }
             }
-            "content_block_delta" => self.add(fields()?, listener)?,
+            "content_block_delta" => self.add(&data["index"], &data["delta"], listener)?,
             "content_block_stop" => {
-                self.block_mut(fields()?.index)?.is_closed = true;
+                let block = data["index"].as_u64().and_then(|index| self.blocks.get_mut(&index));
+                block.ok_or_else(not_started)?.is_closed = true;
                 self.check_repetition();
             }
-            "message_delta" => {
-                let EventFields { delta, usage, .. } = fields()?;
-                self.stop = delta.stop_reason.or(self.stop.take());
-                self.has_final_usage |= usage.is_some();
-                self.count(usage.as_ref(), listener);
-            }
+            "message_delta" => self.end(&data["delta"], &data["usage"], listener),
             "message_stop" => self.is_complete = true,
-            "message" => self.complete(parse(&event.data)?, listener)?,
-            "error" => return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&parse(&event.data)?)))),
+            // The whole answer of a server that does not stream.
+            "message" if data["content"].is_array() => {
+                for (index, block) in data["content"].as_array().into_iter().flatten().enumerate() {
+                    self.begin(&index.into(), block, listener)?;
+                }
+                self.blocks.values_mut().for_each(|block| block.is_closed = true);
+                self.end(&data, &data["usage"], listener);
+                self.is_complete = true;
+            }
+            "error" => return Err(ProtocolError::Reported(Box::new(ApiError::of_value(&data)))),
             // `ping` and unknown events.
             _ => {}
         }
@@ -341,8 +285,4 @@ impl PartialBlock {
             self.start.insert("input".to_owned(), input);
         }
     }
-}
-
-fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ProtocolError> {
-    serde_json::from_str(data).map_err(|error| ProtocolError::Invalid(format!("cannot read an event: {error}")))
 }

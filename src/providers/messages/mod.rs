@@ -2,16 +2,13 @@
 
 use super::catalog::FirstUse;
 use super::compat::Compat;
-use super::exchange::{Api, Assembler};
 use super::service::{KeyVariable, Service};
 use crate::domain::team::team_spec::ApiKind;
-use crate::ports::ModelRequest;
-use assembly::MessageAssembler;
 
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod assembly;
-mod body;
+pub(super) mod body;
 
 /// The variable with the API key of Anthropic.
 pub const API_KEY: &str = "ANTHROPIC_API_KEY";
@@ -41,23 +38,6 @@ pub const ANTHROPIC: Service = Service {
     window_tokens: |model| model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS),
     first_use: FirstUse { model: Some("claude-sonnet-4-5"), ..FirstUse::UNKNOWN },
 };
-
-/// The API.
-pub struct MessagesApi;
-
-impl Api for MessagesApi {
-    fn kind(&self) -> ApiKind {
-        ApiKind::Messages
-    }
-
-    fn body(&self, request: &ModelRequest, _compat: &Compat) -> Vec<u8> {
-        body::body(request)
-    }
-
-    fn assembler(&self, _compat: &Compat) -> Box<dyn Assembler> {
-        Box::new(MessageAssembler::default())
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use crate::domain::agent::transcript::{Block, Extra, Usage};
 use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::api::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
 use crate::providers::arguments;
 use crate::providers::errors::{ApiError, quoted};
-use crate::providers::exchange::{AnswerProgress, Assembler, ProtocolError, make_id_unique};
 use crate::providers::repetition::{self, ITEMS_MAX};
 use crate::providers::sse::SseEvent;
 use crate::providers::usage::{UsageFields, usage_of};

@@ -10,10 +10,9 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::agent::transcript::{Block, Origin, Usage};
 use crate::domain::time::UnixMs;
 use crate::platform::reading::LineLimits;
-use crate::ports::{ChatMessage, ModelResponse, RequestPurpose, StopReason, ToolSpec};
+use crate::ports::{ChatMessage, ModelResponse, RequestPurpose, ToolSpec};
 
 mod recorder;
 mod replay;
@@ -52,24 +51,7 @@ struct Exchange {
     kept: usize,
     /// The messages after them.
     messages: Vec<ChatMessage>,
-    answer: Answer,
-}
-
-/// The answer of a model.
-#[derive(Debug, Serialize, Deserialize)]
-struct Answer {
-    content: Vec<Block>,
-    stop: StopReason,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    origin: Option<Origin>,
-}
-
-impl From<Answer> for ModelResponse {
-    fn from(Answer { content, stop, usage, origin }: Answer) -> Self {
-        Self { content, stop, usage, origin }
-    }
+    answer: ModelResponse,
 }
 
 /// Creates the folder of recordings, which git ignores, unless there is one.

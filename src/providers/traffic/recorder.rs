@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use super::{Answer, Exchange, LIMITS, VERSION, WORKSPACE, file_of};
+use super::{Exchange, LIMITS, VERSION, WORKSPACE, file_of};
 use crate::domain::team::account::AccountId;
 use crate::domain::text::system_error;
 use crate::domain::time::UnixMs;
@@ -95,12 +95,6 @@ impl MemberFile {
     fn write(&mut self, request: &ModelRequest, response: &ModelResponse, workspace: &str) -> io::Result<()> {
         let is_kept = |pair: &(&Arc<ChatMessage>, &Arc<ChatMessage>)| Arc::ptr_eq(pair.0, pair.1) || pair.0 == pair.1;
         let kept = self.messages.iter().zip(request.messages.iter()).take_while(is_kept).count();
-        let answer = Answer {
-            content: response.content.clone(),
-            stop: response.stop.clone(),
-            usage: response.usage,
-            origin: response.origin.clone(),
-        };
         let exchange = Exchange {
             v: VERSION,
             at: now(),
@@ -110,7 +104,7 @@ impl MemberFile {
             tools: (self.tools.as_ref() != Some(&request.tools)).then(|| request.tools.to_vec()),
             kept,
             messages: request.messages.iter().skip(kept).map(|message| (**message).clone()).collect(),
-            answer,
+            answer: response.clone(),
         };
         let line = masked(serde_json::to_string(&exchange)?).replace(workspace, WORKSPACE) + "\n";
         let bytes = line.len() as u64;

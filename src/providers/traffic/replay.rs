@@ -167,7 +167,7 @@ impl Recording {
         };
         self.0[found].is_used = true;
         let answer = self.0[found].answer.replace(WORKSPACE, workspace);
-        serde_json::from_str::<super::Answer>(&answer).map(ModelResponse::from).map_err(|error| error.to_string())
+        serde_json::from_str(&answer).map_err(|error| error.to_string())
     }
 
     /// Names the first part of a request that differs from the one of the recording that begins like it.
