@@ -105,8 +105,11 @@ impl AgentHost {
         AgentProfile { name: self.name(), role: &self.spec.role, team: self.services.spec.name.as_str() }
     }
 
-    /// Sends the lead a text in the member's name.
+    /// Sends the lead a text in the member's name. The lead tells itself nothing.
     pub(crate) async fn tell_lead(&self, text: String) {
+        if self.context.caller.is_lead {
+            return;
+        }
         self.notify_lead(Message::new(MessageType::Message, self.name(), text, self.services.clock.now())).await;
     }
 
@@ -416,11 +419,6 @@ impl AgentHost {
             PermissionDecision::Deny(reason) => Err(CallNotMade::Refused(reason)),
             PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
         }
-    }
-
-    /// Withdraws the member's permission requests, for which no call waits any more.
-    pub(super) async fn withdraw_permissions(&self, reason: &str) {
-        self.permission_requests.withdraw(reason).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -228,8 +229,8 @@ fn start_notifier(
         return None;
     }
     let command = command_context(services, worker);
-    let events_of_targets = services.events.clone();
-    let targets = NotificationTargets { spec, command, webhook, events: events_of_targets, is_failing: Arc::default() };
+    let sink = services.events.clone();
+    let targets = NotificationTargets { spec, command, webhook, events: sink, is_failing: AtomicBool::new(false) };
     Some(Notifier::start(targets, events.subscribe()))
 }
 

@@ -27,8 +27,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The running notifier of a team.
 pub(super) struct Notifier {
     task: JoinHandle<()>,
-    events: EventSink,
-    is_failing: Arc<AtomicBool>,
+    targets: Arc<NotificationTargets>,
 }
 
 /// The targets of notifications.
@@ -39,14 +38,15 @@ pub(super) struct NotificationTargets {
     pub webhook: Arc<dyn Webhook>,
     pub events: EventSink,
     /// True if the last notification failed, so that a failing target is reported once.
-    pub is_failing: Arc<AtomicBool>,
+    pub is_failing: AtomicBool,
 }
 
 impl Notifier {
     /// Starts to send notifications about these events, until the team has stopped. Addresses often have a token, so they are masked.
     pub fn start(targets: NotificationTargets, mut events: Receiver<Arc<Event>>) -> Self {
         targets.spec.url.as_deref().and_then(Secret::new);
-        let (sink, is_failing) = (targets.events.clone(), Arc::clone(&targets.is_failing));
+        let targets = Arc::new(targets);
+        let sender = Arc::clone(&targets);
         let task = tokio::spawn(async move {
             loop {
                 let event = match events.recv().await {
@@ -56,27 +56,27 @@ impl Notifier {
                     Err(RecvError::Closed) => return,
                 };
                 if let Some(notification) = Notification::of(&event.kind) {
-                    targets.send(&notification).await;
+                    sender.send(&notification).await;
                 }
                 if matches!(event.kind, EventKind::TeamStopped { .. }) {
                     return;
                 }
             }
         });
-        Self { task, events: sink, is_failing }
+        Self { task, targets }
     }
 
     /// Waits until the last notifications are sent, for a few seconds at most. A failure is in the event log afterwards.
     pub async fn finish(mut self) {
         if timeout(END_TIMEOUT, &mut self.task).await.is_err() {
             self.task.abort();
-            if !self.is_failing.swap(true, Ordering::Relaxed) {
-                let limit = END_TIMEOUT.as_secs();
-                self.events
-                    .warn("notify", format!("the last notifications are not sent: a target took over {limit} s"));
+            if !self.targets.is_failing.swap(true, Ordering::Relaxed) {
+                let text =
+                    format!("the last notifications are not sent: a target took over {} s", END_TIMEOUT.as_secs());
+                self.targets.events.warn("notify", text);
             }
         }
-        self.events.flush().await;
+        self.targets.events.flush().await;
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Turn;
 use super::request_prefix::RequestPrefix;
 use super::retry::RequestFailure;
-use super::tool_calls::{INTERRUPTED, ToolCall, arguments_of, calls_of};
+use super::tool_calls::{INTERRUPTED, ToolCall, calls_of};
 use crate::agents::AgentHost;
 use crate::agents::message_list::MessageList;
 use crate::agents::turn_control::StopLevel;
@@ -87,15 +87,10 @@ impl Turn<'_> {
             Ok(tool) => tool,
             Err(reason) => return Ok(call.result(reason, true)),
         };
-        let input = match arguments_of(call.input.clone()) {
+        let input = match self.permitted(&call.tool, call.input.clone()).await {
             Ok(input) => input,
             Err(refusal) => return Ok(call.result(refusal.to_string(), true)),
         };
-        let permission = table::permission_call(&call.tool, &input);
-        let details = table::permission_details(&call.tool, &input);
-        if let Err(refusal) = self.host.ask_permission(&permission, &details).await {
-            return Ok(call.result(refusal.to_string(), true));
-        }
         let step = self.host.step(&step_id, &call.tool, tool.about(&input));
         let outcome = self.host.run_step(step, tool.run(input, &self.host.context), |_| None).await;
         self.host.progress.renew();

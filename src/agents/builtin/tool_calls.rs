@@ -139,10 +139,10 @@ impl Turn<'_> {
             if skip != Some(SkipReason::Repeated) {
                 digest.add(&call.tool, &call.input, &result.text, result.end);
             }
-            if index + 1 == calls_count {
-                if let Some(notice) = self.host.turn_count.notice(self.host.task().is_some()) {
-                    result.text = format!("{}\n\n{notice}", result.text.trim_end());
-                }
+            if index + 1 == calls_count
+                && let Some(notice) = self.host.turn_count.notice(self.host.task().is_some())
+            {
+                result.text = format!("{}\n\n{notice}", result.text.trim_end());
             }
             let is_error = result.is_error();
             self.host.record_result(call.id, result.text, is_error).await?;
@@ -174,10 +174,6 @@ impl Turn<'_> {
 
     /// Runs one tool.
     async fn run_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
-        let input = match arguments_of(call.input.clone()) {
-            Ok(input) => input,
-            Err(refusal) => return Ok(self.skip_call(call, refusal.to_string(), refusal.reason())),
-        };
         let tool = match self.agent.prefix.tool(&call.tool) {
             Ok(tool) => Arc::clone(tool),
             // A task may name a tool that requests do not offer. Each tool checks its own permissions.
@@ -186,11 +182,10 @@ impl Turn<'_> {
                 None => return Ok(self.skip_call(call, reason.clone(), &reason)),
             },
         };
-        let permission = table::permission_call(&call.tool, &input);
-        let details = table::permission_details(&call.tool, &input);
-        if let Err(refusal) = self.host.ask_permission(&permission, &details).await {
-            return Ok(self.skip_call(call, refusal.to_string(), refusal.reason()));
-        }
+        let input = match self.permitted(&call.tool, call.input.clone()).await {
+            Ok(input) => input,
+            Err(refusal) => return Ok(self.skip_call(call, refusal.to_string(), refusal.reason())),
+        };
         self.host.refresh_working_dir().await;
         let step = self.host.step(&call.id, &call.tool, tool.about(&input));
         let work = async {
@@ -213,6 +208,14 @@ impl Turn<'_> {
                 ..CallResult::error(error.to_string())
             },
         })
+    }
+
+    /// Returns the arguments of a call for which the agent has permission.
+    pub(super) async fn permitted(&self, tool: &str, input: Value) -> Result<Value, CallNotMade> {
+        let input = arguments_of(input)?;
+        let permission = table::permission_call(tool, &input);
+        self.host.ask_permission(&permission, &table::permission_details(tool, &input)).await?;
+        Ok(input)
     }
 
     /// Tells people the reason why a call was not made. Returns the result for the model.
@@ -256,7 +259,7 @@ impl ToolCall {
 }
 
 /// Returns the arguments of a call as an object.
-pub(super) fn arguments_of(input: Value) -> Result<Value, CallNotMade> {
+fn arguments_of(input: Value) -> Result<Value, CallNotMade> {
     match input {
         Value::Object(_) => Ok(input),
         Value::Null => Ok(Value::Object(serde_json::Map::new())),

@@ -19,7 +19,7 @@ const DIAGNOSTIC_CHARS_MAX: usize = 500;
 
 /// A running program, and the protocol that it speaks.
 pub(super) struct AgentConnection {
-    process: AgentProcess,
+    pub process: AgentProcess,
     /// The socket on which processes of the agent reach the board; `None` if it cannot be opened.
     board_socket: Option<BoardSocket>,
     pub protocol: Box<dyn AgentProtocol>,
@@ -112,11 +112,6 @@ impl AgentConnection {
         }
     }
 
-    /// Waits until the program has ended. Its lines stay where they are. Cancel safe.
-    pub async fn wait_for_end(&self) {
-        self.process.wait_for_end().await;
-    }
-
     fn record_diagnostic(&mut self, text: &str) {
         tracing::debug!(text, "an agent's program says");
         if self.diagnostics.len() == DIAGNOSTICS_MAX {
@@ -128,21 +123,6 @@ impl AgentConnection {
     /// Returns the last lines of the program that were not messages, joined by `; `.
     pub fn diagnostics(&self) -> String {
         Vec::from_iter(self.diagnostics.iter().map(String::as_str)).join("; ")
-    }
-
-    /// Records whether the program waits for the answer to a call. See [`AgentProcess::set_has_call`].
-    pub fn set_has_call(&self, has_call: bool) {
-        self.process.set_has_call(has_call);
-    }
-
-    /// Returns the id of its process; 0 if that is not known.
-    pub fn pid(&self) -> u32 {
-        self.process.pid().unwrap_or_default()
-    }
-
-    /// Ends the program and all processes that it started, and waits until they have ended.
-    pub async fn end(self) {
-        self.process.end().await;
     }
 }
 

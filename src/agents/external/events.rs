@@ -213,9 +213,9 @@ impl Turn<'_> {
         tokio::select! {
             biased;
             answer = host.ask_permission(&call, &details) => return Some(answer),
-            () = running.connection.wait_for_end() => {}
+            () = running.connection.process.wait_for_end() => {}
         }
-        host.withdraw_permissions("its program ended").await;
+        host.permission_requests.withdraw("its program ended").await;
         None
     }
 
@@ -230,7 +230,7 @@ impl Turn<'_> {
         if let Err(refusal) = self.ask_permission(&tool, input).await? {
             self.host.record_call_not_made(tool, call_id, refusal.reason());
             let reason = refusal.to_string();
-            return self.end_turn_with(WithheldAnswer::Deny { request_id, reason }).await;
+            return self.end_turn_with(WithheldAnswer { request_id, refusal: Some(reason) }).await;
         }
         let running = &mut *self.running;
         // A board tool records its own step.
@@ -269,7 +269,7 @@ impl Turn<'_> {
             }
             self.host.record_tool_end(tool.name, call_id, elapsed_ms(tool.started), failure.as_deref());
         }
-        self.end_turn_with(WithheldAnswer::Continue { request_id }).await
+        self.end_turn_with(WithheldAnswer { request_id, refusal: None }).await
     }
 
     /// Ends the turn before the agent's next model request: withholds the first answer of the current one. Sends later ones.
@@ -343,7 +343,7 @@ impl Turn<'_> {
                 self.recorded_call = Some(id);
             }
             None => {
-                self.running.connection.set_has_call(false);
+                self.running.connection.process.set_has_call(false);
                 self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
             }
         }
@@ -440,7 +440,7 @@ impl Turn<'_> {
 async fn finish_call<T>(running: &mut RunningAgent, host: &AgentHost, call: impl Future<Output = T>) -> T {
     let claim = host.turn_control.claim();
     let mut call = pin!(call);
-    running.connection.set_has_call(true);
+    running.connection.process.set_has_call(true);
     tokio::select! {
         biased;
         result = &mut call => return result,

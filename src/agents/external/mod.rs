@@ -130,7 +130,7 @@ impl ExternalAgent {
     /// Ends the program, if it runs.
     async fn end(&mut self) {
         if let Some(running) = self.running.take() {
-            running.connection.end().await;
+            running.connection.process.end().await;
             self.state.progress.record_program_end();
         }
     }

@@ -31,12 +31,11 @@ pub(super) struct RunningTool {
     pub started: Instant,
 }
 
-/// An answer to the agent after which it may make its next model request.
-pub(super) enum WithheldAnswer {
-    /// A tool has ended.
-    Continue { request_id: ControlRequestId },
-    /// A tool must not run.
-    Deny { request_id: ControlRequestId, reason: String },
+/// An answer to the agent after which it may make its next model request: a tool has ended, or must not run.
+pub(super) struct WithheldAnswer {
+    pub request_id: ControlRequestId,
+    /// The reason why the tool must not run.
+    pub refusal: Option<String>,
 }
 
 /// The current or next model request of an agent.
@@ -89,13 +88,12 @@ impl RunningAgent {
 
     /// Sends the withheld answers. `text` is added to the agent's context.
     pub async fn release(&mut self, mut text: Option<&str>) {
-        for answer in std::mem::take(&mut self.withheld) {
-            match answer {
-                WithheldAnswer::Continue { request_id } => {
-                    self.connection.respond(&request_id, ControlResponse::Continue(text.take())).await;
-                }
-                WithheldAnswer::Deny { request_id, reason } => {
-                    let reason = text.take().map_or(reason.clone(), |text| format!("{reason}\n\n{text}"));
+        for WithheldAnswer { request_id, refusal } in std::mem::take(&mut self.withheld) {
+            let added = text.take();
+            match refusal {
+                None => self.connection.respond(&request_id, ControlResponse::Continue(added)).await,
+                Some(mut reason) => {
+                    reason.extend(added.map(|text| format!("\n\n{text}")));
                     self.connection.respond(&request_id, ControlResponse::DenyTool(&reason)).await;
                 }
             }

@@ -187,7 +187,10 @@ impl AgentState {
 
     /// Shows the program and its session in the state of the worktree.
     fn show_program(&self, connection: &AgentConnection) {
-        self.progress.set_program(AgentProgramStatus { session: self.session.clone(), pid: connection.pid() });
+        self.progress.set_program(AgentProgramStatus {
+            session: self.session.clone(),
+            pid: connection.process.pid().unwrap_or_default(),
+        });
     }
 
     /// Waits until the agent accepts prompts. It may list the board's tools before.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::agents::ModelFailureKind;
 use crate::domain::team::phase::ReleaseReason;
 use crate::domain::team::waiting_for::{WaitKind, WaitingFor};
 use crate::domain::text::units::{duration, exponential_backoff};
@@ -91,7 +90,8 @@ impl Wait {
 /// The last errors of a teammate, and the current wait.
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
-    error: Option<MemberError>,
+    /// The error that keeps the teammate from working.
+    pub error: Option<MemberError>,
     outage: Option<Outage>,
     wait: Option<Wait>,
     /// The start of the last turn.
@@ -105,9 +105,9 @@ pub(super) struct BackOff {
     /// The number of the last prompt that started work without a task; `None` before the first one.
     prompt_started: Option<u64>,
     /// True if this prompt starts work again, because a failure ended that work.
-    is_prompt_due: bool,
+    pub is_prompt_due: bool,
     /// The last error, for the next holder of its task.
-    last_error: String,
+    pub last_error: String,
 }
 
 impl BackOff {
@@ -118,16 +118,6 @@ impl BackOff {
 
     fn has_permanent_error(&self) -> bool {
         self.error.as_ref().is_some_and(|error| error.kind != MemberErrorKind::ModelOutOfReach)
-    }
-
-    /// Returns the error that keeps the teammate from working.
-    pub fn error(&self) -> Option<&MemberError> {
-        self.error.as_ref()
-    }
-
-    /// Returns the last error, for the next holder of the task.
-    pub fn last_error(&self) -> &str {
-        &self.last_error
     }
 
     /// Returns the reason of a release, for the next holder of the task; `None` if the teammate stops.
@@ -235,9 +225,7 @@ impl BackOff {
             let error = format!(
                 "its agent's program ended by itself {AGENT_FAILURES_MAX} times in a row without a tool call: {reason}; start the program by hand to see the cause, and correct its `command` or its login"
             );
-            self.set_last_error(&error);
-            self.error = Some(MemberErrorKind::Agent.because(error));
-            self.repeat_prompt();
+            self.record_permanent_error(MemberErrorKind::Agent, &error);
         }
         is_permanent
     }
@@ -272,11 +260,6 @@ impl BackOff {
             self.is_prompt_due = false;
         }
         is_new
-    }
-
-    /// Returns true if the last prompt starts work again.
-    pub fn is_prompt_due(&self) -> bool {
-        self.is_prompt_due
     }
 
     /// Begins that work, unless a wait or an error keeps the teammate from it. Returns true if it may begin.
@@ -331,21 +314,11 @@ impl BackOff {
         }
     }
 
-    /// Records a model failure that lasts until a retry.
-    pub fn record_permanent_model_failure(&mut self, reason: &str, kind: ModelFailureKind) {
-        self.model_failures += 1;
+    /// Records an error that lasts until a retry.
+    pub fn record_permanent_error(&mut self, kind: MemberErrorKind, reason: &str) {
         self.repeat_prompt();
         self.set_last_error(reason);
-        let is_setting = kind == ModelFailureKind::WrongSetting;
-        let kind = if is_setting { MemberErrorKind::WrongModelSetting } else { MemberErrorKind::Model };
         self.error = Some(kind.because(reason));
-    }
-
-    /// Records that its own budget is spent. This lasts until a retry.
-    pub fn record_spent_budget(&mut self, reason: &str) {
-        self.repeat_prompt();
-        self.set_last_error(reason);
-        self.error = Some(MemberErrorKind::BudgetSpent.because(reason));
     }
 
     /// Records a failure of tools or workspace. Begins a wait, or a permanent error after too many.
@@ -405,17 +378,17 @@ mod tests {
         // Waits of 15, 30 and 55 s: the third one ends at the limit.
         for _ in 0..3 {
             fail_turn(&mut back_off, outage_max).await;
-            assert_eq!(back_off.error(), None);
+            assert_eq!(back_off.error, None);
         }
         assert_eq!(started.elapsed(), outage_max);
         fail_turn(&mut back_off, outage_max).await;
         let out_of_reach = MemberErrorKind::ModelOutOfReach.because("gave no answer for 1 min 40 s: busy");
-        assert_eq!(back_off.error(), Some(&out_of_reach));
+        assert_eq!(back_off.error, Some(out_of_reach.clone()));
         assert!(back_off.can_work(), "it continues to ask");
         back_off.record_answer();
-        assert_eq!(back_off.error(), None);
+        assert_eq!(back_off.error, None);
         fail_turn(&mut back_off, outage_max).await;
-        assert_eq!(back_off.error(), None, "an answer ends the outage");
+        assert_eq!(back_off.error, None, "an answer ends the outage");
     }
 
     #[tokio::test(start_paused = true)]
@@ -425,7 +398,7 @@ mod tests {
         fail_turn(&mut back_off, outage_max).await;
         tokio::time::advance(outage_max + Duration::from_secs(1)).await;
         fail_turn(&mut back_off, outage_max).await;
-        assert_eq!(back_off.error(), None);
+        assert_eq!(back_off.error, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -435,7 +408,7 @@ mod tests {
         for is_out_of_reach in [false, true] {
             back_off.record_turn_start();
             back_off.record_model_failure("limit", Some(Duration::from_secs(5000)), Some(outage_max), UnixMs(0));
-            assert_eq!(back_off.error().is_some(), is_out_of_reach);
+            assert_eq!(back_off.error.is_some(), is_out_of_reach);
             assert_eq!(back_off.time_left(), Some(Duration::from_secs(5000)));
             tokio::time::advance(Duration::from_secs(5000)).await;
         }
@@ -444,7 +417,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permanent_error_lasts_until_retry() {
         let mut back_off = BackOff::default();
-        back_off.record_permanent_model_failure("no such model", ModelFailureKind::Permanent);
+        back_off.record_permanent_error(MemberErrorKind::Model, "no such model");
         tokio::time::advance(WAIT_MAX).await;
         assert!(!back_off.can_work() && !back_off.end_wait_if_over() && back_off.time_left().is_none());
         assert_eq!(back_off.waiting_for(), Some(WaitingFor::Model("no such model".to_owned())));
@@ -457,7 +430,7 @@ mod tests {
         let mut back_off = BackOff::default();
         assert!(back_off.begin_prompt(1) && !back_off.begin_prompt(1) && !back_off.take_due_prompt());
         assert!(!back_off.record_agent_failure("no answer"));
-        assert!(back_off.is_prompt_due() && !back_off.take_due_prompt(), "it waits first");
+        assert!(back_off.is_prompt_due && !back_off.take_due_prompt(), "it waits first");
         tokio::time::advance(HARNESS_WAIT_FIRST).await;
         assert!(back_off.take_due_prompt() && !back_off.take_due_prompt(), "once after each failure");
         back_off.record_answered_prompts();
@@ -494,11 +467,11 @@ mod tests {
         for _ in 1..HARNESS_FAILURES_MAX {
             back_off.record_harness_failure("no disk");
         }
-        assert!(back_off.error().is_none());
+        assert!(back_off.error.is_none());
         back_off.record_finished_task();
         for _ in 0..HARNESS_FAILURES_MAX {
             back_off.record_harness_failure("no disk");
         }
-        assert_eq!(back_off.error().map(|error| &*error.reason), Some("no disk"));
+        assert_eq!(back_off.error.as_ref().map(|error| &*error.reason), Some("no disk"));
     }
 }

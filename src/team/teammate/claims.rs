@@ -9,13 +9,12 @@ use crate::domain::task::claim_queue::TaskScope;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::approval::{RequestKind, ReviewSubject};
 use crate::domain::team::budget::CapReached;
-use crate::domain::team::name::LEAD;
 use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::ports::{Claimant, StoreResult};
 
 /// The claims of one teammate.
 pub(super) struct Claims {
-    reclaim_order: Arc<ReclaimOrder>,
+    pub reclaim_order: Arc<ReclaimOrder>,
     /// The first of the attempts that its last claim continues. Earlier plans and reviews are not about this claim.
     pub first_attempt: u32,
     /// The task of a lost claim, until its agent has the notice.
@@ -30,19 +29,9 @@ impl Claims {
         Self { reclaim_order, first_attempt: 0, lost: None, cap_reached: None }
     }
 
-    /// Returns the task that it held before the process ended, until it has tried to claim it.
-    pub fn former_task(&self, host: &AgentHost) -> Option<TaskId> {
-        self.reclaim_order.former_task(&host.spec.name)
-    }
-
-    /// Returns true if another teammate has to try its former task first.
-    pub fn must_wait(&self, host: &AgentHost) -> bool {
-        self.reclaim_order.must_wait(&host.spec.name)
-    }
-
     /// Claims the next task, and records the event. `scope` has the tasks that its agent can do.
     pub async fn take_next(&mut self, host: &AgentHost, scope: TaskScope) -> StoreResult<Option<Task>> {
-        let former_task = self.former_task(host);
+        let former_task = self.reclaim_order.former_task(&host.spec.name);
         let Some(task) = self.claim(host, former_task, scope).await? else { return Ok(None) };
         host.services.events.record_task(&task);
         self.first_attempt = task.first_continued_attempt();
@@ -173,27 +162,5 @@ pub(super) fn stop_reason(host: &AgentHost, may_read: bool) -> String {
         "the team stopped".to_owned()
     } else {
         format!("{} stopped", host.name())
-    }
-}
-
-/// Tells the lead that it has used up its budget.
-pub(super) async fn notify_lead_of_budget(host: &AgentHost, reason: &str) {
-    if host.name() != LEAD {
-        host.tell_lead(format!("I cannot work any more: {reason}. Only a person can raise my budget.")).await;
-    }
-}
-
-/// Tells the lead that its agent is not started again.
-pub(super) async fn notify_lead_of_agent(host: &AgentHost, reason: &str) {
-    if host.name() != LEAD {
-        host.tell_lead(format!("My agent failed again and is not started any more: {reason}.")).await;
-    }
-}
-
-/// Tells the lead that its model gave no answer. A member that fails with a claim releases it.
-pub(super) async fn notify_lead_of_model(host: &AgentHost, claim: Option<ClaimRef>, reason: &str) {
-    if host.name() != LEAD {
-        let released = if claim.is_some() { " I released my task and wait." } else { " I wait." };
-        host.tell_lead(format!("My model gave no answer: {reason}.{released}")).await;
     }
 }

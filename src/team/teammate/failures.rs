@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Teammate, claims};
+use super::Teammate;
+use super::back_off::MemberErrorKind;
 use crate::agents::{ModelFailureKind, TurnOutcome};
 use crate::domain::log::event::EventKind;
 use crate::domain::team::budget::BudgetScope;
@@ -46,7 +47,7 @@ impl Teammate {
             ModelFailureKind::Temporary { retry_after } => {
                 let now = services.clock.now();
                 let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
-                services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
+                services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error));
                 is_first
             }
             ModelFailureKind::Quota { account, until } => {
@@ -63,12 +64,16 @@ impl Teammate {
             }
             ModelFailureKind::WrongSetting | ModelFailureKind::Permanent => {
                 services.events.warn_once("model", reason);
-                self.back_off.record_permanent_model_failure(reason, kind);
+                let is_setting = kind == ModelFailureKind::WrongSetting;
+                let kind = if is_setting { MemberErrorKind::WrongModelSetting } else { MemberErrorKind::Model };
+                self.back_off.record_permanent_error(kind, reason);
                 true
             }
         };
         if is_first {
-            claims::notify_lead_of_model(&self.host, self.control.phase.claim(), reason).await;
+            // A member that fails with a claim releases it.
+            let released = if self.control.phase.claim().is_some() { "I released my task and wait" } else { "I wait" };
+            self.host.tell_lead(format!("My model gave no answer: {reason}. {released}.")).await;
         }
         PhaseEvent::ModelFailed
     }
@@ -84,8 +89,9 @@ impl Teammate {
                 let (limit, used) = (spent.limit.clone(), spent.spent.clone());
                 let teammate = Some(name.clone());
                 self.host.services.events.record(EventKind::BudgetSpent { limit, spent: used, teammate });
-                self.back_off.record_spent_budget(&reason);
-                claims::notify_lead_of_budget(&self.host, &reason).await;
+                self.back_off.record_permanent_error(MemberErrorKind::BudgetSpent, &reason);
+                let text = format!("I cannot work any more: {reason}. Only a person can raise my budget.");
+                self.host.tell_lead(text).await;
             }
             BudgetScope::Task(_) => {
                 self.back_off.set_last_error(reason);
@@ -126,8 +132,12 @@ impl Teammate {
         }
         self.host.services.events.warn(self.host.name(), format!("its agent failed: {reason}"));
         if self.back_off.record_agent_failure(reason) {
-            claims::notify_lead_of_agent(&self.host, reason).await;
+            self.tell_lead_of_agent(reason).await;
         }
+    }
+
+    async fn tell_lead_of_agent(&self, reason: &str) {
+        self.host.tell_lead(format!("My agent failed again and is not started any more: {reason}.")).await;
     }
 
     /// Records that the program of its agent ended by itself. Too many fruitless ends in a row are a permanent failure of its agent: tells
@@ -135,9 +145,9 @@ impl Teammate {
     pub(super) async fn agent_ended(&mut self, reason: &str, is_fruitless: bool) -> PhaseEvent {
         let is_stopping = matches!(self.control.phase, Phase::Stopping { .. });
         if is_fruitless && !is_stopping && self.back_off.record_fruitless_end(reason) {
-            let error = self.back_off.last_error();
+            let error = &self.back_off.last_error;
             self.host.services.events.warn(self.host.name(), format!("its agent failed: {error}"));
-            claims::notify_lead_of_agent(&self.host, error).await;
+            self.tell_lead_of_agent(error).await;
             return PhaseEvent::AttemptFailed;
         }
         self.host.services.events.warn(self.host.name(), format!("{reason}; its session continues"));
@@ -150,7 +160,7 @@ impl Teammate {
         if self.back_off.begin_prompt(self.host.conversation.prompts.prompts) {
             return Some(PhaseEvent::Mail);
         }
-        if !self.back_off.is_prompt_due() {
+        if !self.back_off.is_prompt_due {
             self.agent_failed("it ended its work without an answer to its mail").await;
             self.report();
         }

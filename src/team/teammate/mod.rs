@@ -298,7 +298,7 @@ impl Teammate {
             // An idle teammate has no work to lose: the harness accepts for it, without a model request.
             events.extend(self.control.requests.accept_shutdown(&self.host).await);
         }
-        if self.claims.former_task(&self.host).is_some() && self.may_claim() {
+        if self.claims.reclaim_order.former_task(&self.host.spec.name).is_some() && self.may_claim() {
             // Its former task comes first: the mail is answered in the context of that task.
             events.retain(|event| *event != PhaseEvent::Mail);
             return Ok(events);
@@ -335,7 +335,7 @@ impl Teammate {
         }
         self.wait_for_quota().await;
         let may_claim = self.may_claim() && self.back_off.can_work();
-        if !may_claim || self.claims.must_wait(&self.host) {
+        if !may_claim || self.claims.reclaim_order.must_wait(&self.host.spec.name) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
         let scope = self.host.services.spec.task_scope(&self.host.spec);

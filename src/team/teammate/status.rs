@@ -110,7 +110,7 @@ impl StatusReporter {
             status.phase = phase;
             status.since = since;
             status.waiting_for = waiting_for;
-            status.error = back_off.error().cloned();
+            status.error = back_off.error.clone();
             status.cannot_work = !back_off.can_work();
             status.has_unanswered = has_unanswered;
             status.reports += 1;

@@ -335,14 +335,7 @@ fn usage_in(usage: &Value, fields: [&str; 4]) -> Usage {
 
 /// Returns the later report about a request. Counts that it leaves out keep their values.
 fn updated_usage(before: Usage, now: Usage) -> Usage {
-    let later = |before: u64, now: u64| if now == 0 { before } else { now };
-    Usage {
-        input_tokens: later(before.input_tokens, now.input_tokens),
-        output_tokens: later(before.output_tokens, now.output_tokens),
-        cache_read_tokens: later(before.cache_read_tokens, now.cache_read_tokens),
-        cache_write_tokens: later(before.cache_write_tokens, now.cache_write_tokens),
-        ..now
-    }
+    before.each(now, |before, now| if now == 0 { before } else { now })
 }
 
 /// Returns the sum of the usage of all models.
