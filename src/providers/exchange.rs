@@ -13,18 +13,18 @@ use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
 use super::api::{Assembler, ProtocolError};
-use super::arguments::without_effect;
 use super::errors::{self, ApiError};
 use super::http;
+use super::joining::{JoinedStream, finished_block};
 use super::key_command::{KeyCommand, secret_header};
 use super::options::RequestOptions;
 use super::sse::{EVENT_BYTES_MAX, SseError, SseEvent, SseReader};
 use super::text_calls::read_text_calls;
 use super::{provider, usage};
-use crate::domain::agent::transcript::{Block, Origin};
+use crate::domain::agent::transcript::Origin;
 use crate::domain::team::account::AccountId;
 use crate::domain::team::team_spec::ApiKind;
-use crate::domain::text::characters::readable_json;
+use crate::domain::text::characters::{self, readable_json};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use crate::secrets::{Secret, masked};
 
@@ -76,7 +76,7 @@ pub struct HttpModel {
 
 impl HttpModel {
     fn scrub_error(&self, error: ModelError) -> ModelError {
-        let with_address = |text: String| masked(format!("{} {}", self.address(), text));
+        let with_address = |text: String| masked(format!("{} {}", self.address(), characters::joined(&text).text));
         match error {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: with_address(message), retry_after }
@@ -275,7 +275,7 @@ impl HttpModel {
         let headers = response.headers().clone();
         let request_id = errors::request_id(&headers);
         let bytes = http::read_beginning(response, request.silence_timeout, EVENT_BYTES_MAX).await;
-        let body = String::from_utf8_lossy(&bytes);
+        let body = characters::text_of(&bytes);
         let body = masked(readable_json(body.trim_start_matches('\u{feff}')).into_owned());
         let value = match serde_json::from_str::<Value>(&body) {
             Ok(value) => value,
@@ -303,7 +303,9 @@ impl HttpModel {
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
         let bill = usage::cost_ticks_of_headers(response.headers());
-        let mut answer = self.read(response, request, listener).await?;
+        let stream = JoinedStream::new(listener);
+        let mut answer = self.read(response, request, &stream).await?;
+        stream.end();
         if let Some(usage) = &mut answer.usage {
             usage.cost_ticks = usage.cost_ticks.or(bill);
         }
@@ -371,16 +373,7 @@ enum Expected {
     Renewed(Secret),
 }
 
-/// Returns a block with all secrets masked, or `None` if it is no block without them: a key that the server repeats must not get into a
-/// transcript, even if it came in several pieces. A call with a character that arrived broken is not made.
-fn finished_block(block: Block) -> Option<Block> {
-    let text = serde_json::to_string(&block).unwrap_or_default();
-    let masked = masked(text.clone());
-    let block = if masked == text { block } else { serde_json::from_str(&masked).ok()? };
-    Some(if text.contains(char::REPLACEMENT_CHARACTER) { without_effect(block) } else { block })
-}
-
-/// Returns the complete answer.
+/// Returns the complete answer without secrets and without parts of characters.
 fn finished(
     assembler: Box<dyn Assembler>,
     request: &ModelRequest,

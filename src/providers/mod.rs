@@ -25,6 +25,7 @@ pub mod compat;
 pub mod errors;
 pub mod exchange;
 mod http;
+mod joining;
 mod key_command;
 pub mod messages;
 mod options;

@@ -1,6 +1,9 @@
-//! Parses server-sent events from chunks of any size, within bounds. It does not interpret them.
+//! Parses server-sent events from chunks of any size, within bounds. It does not interpret them. A byte that is not UTF-8 stays as a part
+//! of a character, because the next event can have the rest.
 //!
 //! The format: <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>.
+
+use crate::domain::text::characters;
 
 /// The largest event, in bytes. A provider's largest is a complete tool call in one event.
 pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -74,9 +77,9 @@ impl SseReader {
             let event = std::mem::take(&mut self.event);
             return Ok(std::mem::take(&mut self.has_data).then_some(event));
         }
-        let text = String::from_utf8_lossy(line);
+        let text = characters::text_of(line);
         let (field, value) = text.split_once(':').unwrap_or((&text, ""));
-        if field.contains(char::REPLACEMENT_CHARACTER) {
+        if characters::has_parts(field) {
             return Err(SseError::Encoding);
         }
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -119,7 +122,7 @@ mod tests {
     #[test]
     fn sse_stream_in_other_encoding_is_refused() {
         let events = SseReader::default().feed(b"data: caf\xe9\n\n").unwrap();
-        assert_eq!(events[0].data, "caf\u{fffd}", "one that only has such bytes is not");
+        assert_eq!(characters::joined(&events[0].data).text, "caf\u{fffd}", "one that only has such bytes is not");
         assert_eq!(SseReader::default().feed(b"\xff\xfed\0a\0t\0a\0:\0 \0x\0\n\0"), Err(SseError::Encoding));
     }
 

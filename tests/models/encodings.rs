@@ -1,4 +1,4 @@
-//! Answers with characters that arrive broken, in each API.
+//! Answers with characters that arrive in parts or broken, in each API.
 
 use std::sync::Mutex;
 
@@ -89,10 +89,12 @@ fn raw(events: Vec<u8>) -> Reply {
 }
 
 #[tokio::test]
-async fn broken_text_is_replaced_in_every_api() {
-    let pieces: [(&[&[u8]], &str); 4] = [
-        (&[br"a\ud83d\ude00b"], "a😀b"),
+async fn text_is_joined_or_replaced_in_every_api() {
+    let pieces: [(&[&[u8]], &str); 6] = [
+        (&[br"a\ud83d", br"\ude00b"], "a😀b"),
+        (&[b"\xf0\x9f", b"\x98", b"\x80 caf\xc3", b"\xa9"], "😀 café"),
         (&[br"a\ud83d", b"b", br"\ude00"], "a\u{fffd}b\u{fffd}"),
+        (&[br"a\ud83d"], "a\u{fffd}"),
         (&[b"caf\xe9"], "caf\u{fffd}"),
         (&[b"a\0\tb", br"\u0000"], "a\0\tb\0"),
     ];
@@ -111,11 +113,12 @@ async fn broken_text_is_replaced_in_every_api() {
 }
 
 #[tokio::test]
-async fn call_with_escaped_pair_is_made_as_written() {
-    let pieces: [&[&[u8]]; 3] = [
-        &[br#"{\"command\":\"echo \ud83d\ude00\"}"#],
+async fn call_with_joined_character_is_made_as_written() {
+    let pieces: [&[&[u8]]; 4] = [
+        &[br#"{\"command\":\"echo \ud83d"#, br#"\ude00\"}"#],
         &[br#"{\"command\":\"echo \\ud83d"#, br#"\\ude00\"}"#],
         &[br#"{\"command\":\"echo \\ud8"#, br#"3d\\ude00\"}"#],
+        &[b"{\\\"command\\\":\\\"echo \xf0\x9f", b"\x98\x80\\\"}"],
     ];
     for (api, pieces) in APIS.into_iter().flat_map(|api| pieces.map(|pieces| (api, pieces))) {
         let (answer, _) = ask(api, raw(call_events(api, pieces))).await.unwrap();
@@ -136,6 +139,10 @@ async fn call_with_replaced_character_is_not_made() {
         let [Block::ToolUse { input, arguments: None, .. }] = &answer.content[..] else { panic!("{answer:?}") };
         assert_eq!(input, &json!("{\"command\":\"rm \u{fffd}*\"}"), "{api:?} {pieces:?}");
     }
+    let arguments = json!({"command": "echo \u{fffd}"});
+    let (answer, _) = ask(ApiKind::Messages, streamed_answer(&[call("c", "bash", arguments.clone())])).await.unwrap();
+    let [Block::ToolUse { input, .. }] = &answer.content[..] else { panic!("{answer:?}") };
+    assert_eq!(input, &arguments, "the model wrote this one");
 }
 
 #[tokio::test]

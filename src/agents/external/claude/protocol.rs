@@ -12,7 +12,7 @@ use crate::agents::external::protocol::{
 use crate::domain::agent::permission::{PermissionCall, ToolKind};
 use crate::domain::agent::transcript::Usage;
 use crate::domain::team::request_text::CallDetails;
-use crate::domain::text::characters::readable_json;
+use crate::domain::text::characters::{joined, readable_json};
 use crate::domain::time::UnixMs;
 
 /// The fields of an input with the subject of a call, for people.
@@ -59,7 +59,7 @@ impl AgentProtocol for ClaudeProtocol {
 
     fn read(&mut self, line: &str) -> Vec<AgentEvent> {
         // The program writes half of a character as it is.
-        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(&readable_json(line)) else {
+        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(&joined(&readable_json(line)).text) else {
             let text = line.trim();
             return if text.is_empty() { Vec::new() } else { vec![AgentEvent::Diagnostic(text.to_owned())] };
         };
