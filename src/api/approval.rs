@@ -18,7 +18,7 @@ use crate::service::approvals::{Answer, Responder, current_approvals, send_answe
 use crate::stores::workspace::OpenMode;
 
 /// A request for front ends. It has the whole call of a permission, and its digest.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct RequestView<'a> {
     /// The request, with its answer.
     #[serde(flatten)]

@@ -37,7 +37,6 @@ pub enum OrderForm {
     /// Claims a task.
     Claim {
         /// The task; `None` for the first that is claimable.
-        #[schemars(with = "Option<u64>")]
         task: Option<TaskId>,
         /// The name of the agent; `None` if it is open.
         by: Option<String>,
@@ -45,7 +44,6 @@ pub enum OrderForm {
     /// Releases tasks.
     Release {
         /// The tasks.
-        #[schemars(with = "Vec<u64>")]
         tasks: Vec<TaskId>,
         /// True to override their holders.
         force: bool,
@@ -53,7 +51,6 @@ pub enum OrderForm {
     /// Completes a claimed task.
     Complete {
         /// The task.
-        #[schemars(with = "u64")]
         task: TaskId,
         /// The name of its holder.
         by: String,
@@ -63,31 +60,26 @@ pub enum OrderForm {
     /// Ends an attempt as failed. Its reason is open.
     Fail {
         /// The task.
-        #[schemars(with = "u64")]
         task: TaskId,
     },
     /// Gives failed tasks new attempts.
     Retry {
         /// The tasks.
-        #[schemars(with = "Vec<u64>")]
         tasks: Vec<TaskId>,
     },
     /// Has completed tasks done again.
     Reopen {
         /// The tasks.
-        #[schemars(with = "Vec<u64>")]
         tasks: Vec<TaskId>,
     },
     /// Deletes tasks.
     Delete {
         /// The tasks.
-        #[schemars(with = "Vec<u64>")]
         tasks: Vec<TaskId>,
     },
     /// Changes a task.
     Update {
         /// The task.
-        #[schemars(with = "u64")]
         task: TaskId,
         /// The change; `None` if it is open.
         change: Option<TaskChange>,
@@ -168,7 +160,7 @@ pub enum TaskChange {
     /// It requires no capability.
     NoRequirement,
     /// It does not wait for this task.
-    NotAfter(#[schemars(with = "u64")] TaskId),
+    NotAfter(TaskId),
 }
 
 /// A program of Brigade that a person starts.

@@ -13,7 +13,6 @@ pub enum Question {
     /// The reasons for the state of a task.
     Why {
         /// The task.
-        #[schemars(with = "Option<u64>")]
         task: Option<TaskId>,
     },
     /// The board.
@@ -21,13 +20,11 @@ pub enum Question {
     /// One task in full.
     Task {
         /// The task.
-        #[schemars(with = "u64")]
         task: TaskId,
     },
     /// The changes of a task's work.
     Diff {
         /// The task.
-        #[schemars(with = "u64")]
         task: TaskId,
     },
     /// The team and its members.
@@ -35,7 +32,6 @@ pub enum Question {
     /// The events of the newest run.
     Log {
         /// Only the events of this task.
-        #[schemars(with = "Option<u64>")]
         task: Option<TaskId>,
     },
     /// The runs in the event log.

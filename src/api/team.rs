@@ -4,6 +4,7 @@ mod status;
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 
@@ -14,11 +15,11 @@ use crate::domain::task::TaskId;
 use crate::domain::team::budget::Budget;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::state::{Mode, SetBy};
-use crate::domain::team::waiting_for::{self, WaitingFor};
+use crate::domain::team::waiting_for::{self, WaitFields, WaitingFor};
 use crate::domain::time::UnixMs;
 
 /// A team at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TeamView {
     /// The name of the team.
     pub team: String,
@@ -33,6 +34,7 @@ pub struct TeamView {
     pub answers_needed: usize,
     /// The reason why the team has no session, if its goal is not met.
     #[serde(flatten, serialize_with = "waiting_for::with_kind", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<WaitFields>")]
     pub waiting_for: Option<WaitingFor>,
     /// Its process.
     #[serde(flatten)]
@@ -45,7 +47,7 @@ pub struct TeamView {
 }
 
 /// The state of a team: what a person or Brigade asked for, and what the team reports.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct TeamState {
     /// `None` before the first request.
     #[serde(rename = "desired_state")]
@@ -55,6 +57,7 @@ pub struct TeamState {
     pub current: Option<Mode>,
     /// The author of the desired state.
     #[serde(rename = "setBy")]
+    #[schemars(with = "String")]
     pub set_by: SetBy,
     /// The reason for the desired state.
     pub note: String,
@@ -68,7 +71,7 @@ impl TeamView {
 }
 
 /// The process of a team.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct TeamProcess {
     /// True if the team runs.
     pub running: bool,
@@ -76,6 +79,7 @@ pub struct TeamProcess {
     pub pid: Option<u32>,
     /// The trouble of the process, if it has one.
     #[serde(flatten)]
+    #[schemars(with = "HealthFields")]
     pub health: Option<LeadHealth>,
 }
 
@@ -86,6 +90,14 @@ pub enum LeadHealth {
     Suspended,
     /// Without a heartbeat for this time.
     Silent(Duration),
+}
+
+/// The fields of [`LeadHealth`], of which there is one.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it describes the JSON of the trouble of a process")]
+pub(super) struct HealthFields {
+    suspended: Option<bool>,
+    silent_ms: Option<u64>,
 }
 
 /// One field: `suspended` or `silent_ms`.
@@ -104,7 +116,7 @@ impl Serialize for LeadHealth {
 }
 
 /// A member at one moment.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct MemberView {
     /// The name.
     pub name: String,
@@ -128,9 +140,11 @@ pub struct MemberView {
     pub cost_usd: f64,
     /// The most that it may use.
     #[serde(skip_serializing_if = "is_unlimited")]
+    #[schemars(default)]
     pub budget: Budget,
     /// The reason of its wait. Programs get its kind too.
     #[serde(flatten, serialize_with = "waiting_for::with_kind")]
+    #[schemars(with = "WaitFields")]
     pub waiting_for: Option<WaitingFor>,
     /// The model that answers in place of its own one.
     #[serde(skip_serializing_if = "Option::is_none")]

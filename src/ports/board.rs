@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::StoreResult;
@@ -99,7 +100,7 @@ pub struct ReclaimRequest {
 }
 
 /// An invalid entry of a task in quarantine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct QuarantinedTask {
     /// Its place, for people.
     pub place: String,

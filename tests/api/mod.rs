@@ -12,6 +12,7 @@ use brigade::api::send::{Reading, send};
 use brigade::api::stop::{TeammateStop, stop_team, stop_teammate};
 use brigade::api::{Location, Order, RefusalCode, Workspace, state};
 use brigade::config::Environment;
+use brigade::domain::log::event::KINDS;
 use brigade::domain::team::state::Mode;
 use brigade::ports::WaitLimit;
 use serde_json::{Value, json};
@@ -88,7 +89,7 @@ async fn orders_as_json_need_agreement_to_verify() {
 }
 
 #[test]
-fn schema_has_each_order_and_outcome() {
+fn schema_has_orders_answers_and_events() {
     let schema = serde_json::to_value(schema()).unwrap();
     let words = |name: &str, tag: &str| {
         let variants = schema["$defs"][name]["oneOf"].as_array().unwrap().clone();
@@ -96,4 +97,18 @@ fn schema_has_each_order_and_outcome() {
     };
     assert!(words("Order", "order").contains(&"set_mode".to_owned()));
     assert!(words("Outcome", "outcome").contains(&"mode_set".to_owned()));
+    assert_eq!(words("Event", "kind"), KINDS);
+    for (name, fields) in [
+        ("TeamView", &["desired_state", "running", "silent_ms", "wait", "members"][..]),
+        ("MemberView", &["task", "waiting_for", "wait"]),
+        ("RequestView", &["id", "kind", "call", "answer", "digest"]),
+        ("RequestSnapshot", &["request", "request_kind", "call"]),
+    ] {
+        for field in fields {
+            assert!(schema["$defs"][name]["properties"][field].is_object(), "{name} has no {field}");
+        }
+    }
+    let reasons = schema["$defs"]["Reason"]["anyOf"].as_array().unwrap();
+    let has_kind = |kind: &str| reasons.iter().any(|reason| reason["properties"]["kind"]["const"] == kind);
+    assert!(has_kind("kept_for") && has_kind("awaits_approval"), "{reasons:?}");
 }

@@ -128,7 +128,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("clap_complete", &["front"],                  "as clap"),
     ("cap_std",       &["tools", "platform", "git"], "what is below a folder is reached by its handle: file tools, files that a config names, refs of a place"),
     ("cap_tempfile",  &["tools"],                "as cap_std"),
-    ("schemars",      &["tools", "front", "api", "service", "domain"], "the arguments of tools, as models read them; the schema of orders, outcomes and views"),
+    ("schemars",      &["tools", "front", "api", "service", "ports", "domain"], "the arguments of tools, as models read them; the schema of orders, outcomes and views"),
     ("rmcp",          &["front"],                  "the Model Context Protocol over stdio"),
     ("dashmap",       &["run"],                  "a registry that many tasks read and write"),
     ("tiktoken_rs",   &["agents"],               "counts the tokens of requests"),

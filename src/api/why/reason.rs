@@ -1,8 +1,9 @@
 //! The reasons for the state of a task, as data. The field `kind` is the word for programs.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::api::team::LeadHealth;
+use crate::api::team::{HealthFields, LeadHealth};
 use crate::domain::git::ignored_files::{FileList, NotMovedFile};
 use crate::domain::task::evidence::Caveat;
 use crate::domain::task::verify_run::VerifyRun;
@@ -14,7 +15,7 @@ use crate::domain::time::UnixMs;
 use crate::ports::QuarantinedTask;
 
 /// One reason for the state of a task: an obstacle, or a fact about its end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reason {
     /// Another program gave the task a status of its own. Brigade leaves it as it is.
@@ -144,7 +145,7 @@ impl Reason {
 }
 
 /// The reason why no member of the team can ever claim a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NoClaimant {
     /// It has no script, and no member with a model may do it.
@@ -174,7 +175,7 @@ pub enum NoClaimant {
 }
 
 /// An unfinished task at the end of a chain of dependencies.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct BlockingTask {
     /// The tasks between the explained one and this one, the nearest first: a limited number of them.
     pub through: Vec<TaskId>,
@@ -192,7 +193,7 @@ pub struct BlockingTask {
 }
 
 /// The reason why a task that others wait for is not finished.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum BlockingCause {
     /// A plan, review or permission of its holder waits for an answer.
@@ -237,7 +238,7 @@ pub enum BlockingCause {
 }
 
 /// The claim of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ClaimReason {
     /// Another program set it to in progress, without a claim.
@@ -259,14 +260,23 @@ pub enum ClaimReason {
         holder: Holder,
         /// The wait of the member, if it is known.
         #[serde(flatten, serialize_with = "waiting_for::waits_for_with_kind")]
+        #[schemars(with = "WaitsForFields")]
         waits_for: Option<WaitingFor>,
         /// True if a request of the member about the task waits for an answer.
         awaits_approval: bool,
     },
 }
 
+/// The wait of a holder.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it describes the JSON of a wait")]
+struct WaitsForFields {
+    waits_for: Option<String>,
+    wait: Option<Wait>,
+}
+
 /// The holder of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Holder {
     /// The name, if the file has one.
     pub owner: Option<String>,
@@ -277,7 +287,7 @@ pub struct Holder {
 }
 
 /// A claim by command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Lease {
     /// The holder.
     #[serde(flatten)]
@@ -287,7 +297,7 @@ pub struct Lease {
 }
 
 /// The reason why a team claims nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TeamReason {
     /// Its budget is spent.
@@ -303,6 +313,7 @@ pub enum TeamReason {
     Silent {
         /// The trouble.
         #[serde(flatten)]
+        #[schemars(with = "HealthFields")]
         health: LeadHealth,
         /// The id of the process.
         pid: u32,
@@ -318,7 +329,7 @@ pub enum TeamReason {
 }
 
 /// A fact about a completed task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CompletionFact {
     /// It is completed.
@@ -384,7 +395,7 @@ pub enum CompletionFact {
 }
 
 /// A member and its capabilities.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MemberCapabilities {
     /// The name.
     pub name: String,
@@ -393,18 +404,19 @@ pub struct MemberCapabilities {
 }
 
 /// A member that waits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MemberWait {
     /// The name.
     pub name: String,
     /// The reason of its wait.
+    #[schemars(with = "String")]
     pub waits_for: WaitingFor,
     /// Its kind, and the id of the request.
     pub wait: Wait,
 }
 
 /// A member that does not run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StoppedMember {
     /// The name.
     pub name: String,

@@ -9,6 +9,7 @@
 //!
 //! A `deny` rule is stronger than everything else. An `allow` rule allows a call about which the person would be asked.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::path_pattern;
@@ -34,7 +35,7 @@ words! {
 }
 
 /// A kind of tools, by their effects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
     /// It reaches only the board, the mail, the team, or what Brigade keeps for the member.
@@ -69,7 +70,7 @@ impl ToolKind {
 }
 
 /// A call for which permission is needed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PermissionCall {
     /// The tool, under Brigade's name for it.
     pub tool: String,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::text::units::bytes;
@@ -25,7 +26,7 @@ pub struct IgnoredFiles {
 }
 
 /// A file that was not moved into the workspace.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NotMovedFile {
     /// Its path in the worktree.
@@ -55,7 +56,7 @@ impl IgnoredFiles {
 }
 
 /// The names of some files, and the number of the others.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FileList {
     /// At most [`NAMED_MAX`] entries. The path of a folder ends with `/`.
@@ -66,7 +67,7 @@ pub struct FileList {
 }
 
 /// A file or folder and its size.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FileSize {
     /// The path.

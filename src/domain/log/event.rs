@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event_id::EventId;
@@ -26,7 +27,7 @@ pub const VERIFY_STEP: &str = "verify";
 pub const MERGE_STEP: &str = "merge";
 
 /// A numbered event.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Format version.
     pub v: u32,
@@ -36,6 +37,7 @@ pub struct Event {
     pub at: UnixMs,
     /// Its position in the log. Lines of older versions have none, and the reader of the log computes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub id: Option<EventId>,
     /// Its kind and fields.
     #[serde(flatten)]
@@ -71,7 +73,7 @@ pub const KINDS: [&str; 40] = [
 ];
 
 /// The kind and fields of an event.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields have the meanings of contracts/events.jsonl")]
 pub enum EventKind {
@@ -183,6 +185,7 @@ pub enum EventKind {
         phase: ReportedPhase,
         task: Option<TaskId>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         waiting_for: Option<WaitingFor>,
         /// The kind of the wait, and the id of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -360,7 +363,7 @@ pub enum EventKind {
 }
 
 /// A task and its holder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimSnapshot {
     /// The task.
     pub task: TaskId,
@@ -369,7 +372,7 @@ pub struct ClaimSnapshot {
 }
 
 /// A file on the board that is not a valid task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InvalidFileSnapshot {
     /// Its name.
     pub file: String,
@@ -381,7 +384,7 @@ pub struct InvalidFileSnapshot {
 }
 
 /// A team during its run.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct TeamSnapshot {
     /// Its name.
     pub team: String,

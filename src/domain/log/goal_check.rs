@@ -1,9 +1,10 @@
 //! The counts of tasks, and the result of a goal check together with them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The number of tasks in each state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 pub struct TaskCounts {
     /// Completed tasks.
     pub completed: usize,
@@ -18,7 +19,7 @@ pub struct TaskCounts {
 }
 
 /// The result of a goal check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GoalCheck {
     /// True if the goal is met.
     pub met: bool,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, EventKind};
@@ -20,7 +21,7 @@ const REQUESTS_PER_EVENT_MAX: usize = 100;
 const ANSWERED_BY_MESSAGE: &str = "";
 
 /// The kind of a request in the event log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskKind {
     /// A member asks the person a question by a message.
@@ -41,7 +42,7 @@ impl AskKind {
 }
 
 /// A request in the event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestSnapshot {
     /// Its id; of a question, the id of its message.
     pub request: String,

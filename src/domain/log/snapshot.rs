@@ -1,5 +1,6 @@
 //! Snapshots of tasks and members in the event log, with the fields that views show.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::task::failure_summary::summary_of;
@@ -20,7 +21,7 @@ pub const SNAPSHOT_NAMES_MAX: usize = 32;
 pub const SNAPSHOT_BLOCKERS_MAX: usize = 1000;
 
 /// A task in the event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskSnapshot {
     /// Its number.
     pub task: TaskId,
@@ -70,7 +71,7 @@ pub struct TaskSnapshot {
 }
 
 /// A claim in the event log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskClaimSnapshot {
     /// Time of the claim.
     pub at: UnixMs,
@@ -146,7 +147,7 @@ impl TaskSnapshot {
 }
 
 /// A member in the event log.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MemberSnapshot {
     /// Its name.
     pub name: String,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The actions of an agent in one attempt, as the harness saw them.
@@ -43,7 +44,7 @@ pub fn joined(parts: impl IntoIterator<Item = String>) -> String {
 }
 
 /// A weakness in the evidence of a completed task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Caveat {
     /// The task has no verify command, and its agent ended without a report.

@@ -3,13 +3,14 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::log::snapshot::is_default;
 use crate::domain::text::tail;
 
 /// A run of a verify command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyRun {
     /// The command.
     pub command: String,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::name::{HUMAN, SYSTEM};
@@ -30,7 +31,7 @@ const ANSWERING_TIMEOUT: Duration = Duration::from_secs(10);
 pub const REQUESTS_MAX: usize = 500;
 
 /// The work that a request is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReviewSubject {
     /// The task that the requester held.
     pub task: TaskId,
@@ -60,7 +61,7 @@ impl ReviewSubject {
 }
 
 /// The report that comes with work to review.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkReport {
     /// The subject of the task.
     pub subject: String,
@@ -76,7 +77,7 @@ pub struct WorkReport {
 }
 
 /// A request.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
     /// Its id, which is also in the messages about it.
     pub id: String,
@@ -208,7 +209,7 @@ impl Request {
 }
 
 /// Excludes other responders for a short time, so that only one answer is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AnswerReservation {
     /// The responder: a member's name, or a process of the person.
     pub by: String,
@@ -217,7 +218,7 @@ pub struct AnswerReservation {
 }
 
 /// An answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ApprovalAnswer {
     /// True approves, false rejects.
     pub approve: bool,

@@ -164,7 +164,7 @@ pub struct TaskCap {
 }
 
 /// The cap that the attempts of a task reached. The task is not claimable until its cap is higher.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapReached {
     /// The cap.

@@ -4,6 +4,7 @@
 //! attempt decides whether the task is completed. IDLE checks mail and then the board, every few seconds for a limited time; then
 //! the teammate is on call. IDLE never holds a claim.
 
+use schemars::JsonSchema;
 use std::fmt;
 
 use super::team_spec::Limits;
@@ -68,7 +69,7 @@ pub enum Phase {
 
 words! {
     /// The phase of a member in its reports, in the event log and in the state file.
-    #[derive(Default)]
+    #[derive(Default, JsonSchema)]
     pub enum ReportedPhase {
         /// It has not reported yet.
         #[default]

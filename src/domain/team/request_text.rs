@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -134,7 +135,7 @@ fn is_invisible(c: char) -> bool {
 }
 
 /// The lines that a call replaces.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CallChange {
     /// The text that it removes.
     pub removed: String,
@@ -143,7 +144,7 @@ pub struct CallChange {
 }
 
 /// The arguments of a call that its subject does not name, for the person.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CallArguments {
     /// The change that the call makes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -199,7 +200,7 @@ impl CallDetails {
 }
 
 /// A call about which the person is asked, as data. The text of its request has the same.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestedCall {
     /// The tool and the subject.
     #[serde(flatten)]

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -18,7 +19,7 @@ const MODEL: &str = "its model: ";
 const RESPONDERS: [(&str, &str); 2] = [(HUMAN, "a person"), (LEAD, "the lead")];
 
 /// The thing that a member, a team or a task waits for, in one word for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitKind {
     /// Mail or a claimable task.
@@ -66,13 +67,23 @@ pub enum WaitKind {
 }
 
 /// The kind of a wait, and the thing that is waited for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Wait {
     /// The kind.
     pub kind: WaitKind,
     /// The id of the request, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+}
+
+/// The fields with which views show a wait.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it describes the JSON of a wait")]
+pub struct WaitFields {
+    /// The text for people.
+    waiting_for: Option<String>,
+    /// The kind, and the id of the request.
+    wait: Option<Wait>,
 }
 
 /// The begin of the text of each kind that has a detail after it.

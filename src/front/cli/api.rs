@@ -14,7 +14,7 @@ pub struct Api {
 
 #[derive(Debug, clap::Subcommand)]
 enum ApiCommand {
-    /// Print the JSON Schema of orders, their outcomes and refusals
+    /// Print the JSON Schema of orders, answers and events
     Schema,
 }
 
