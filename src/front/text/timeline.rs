@@ -69,26 +69,6 @@ fn whole(who: &str, text: String, style: Style) -> Entry<'_> {
     Entry { height: Height::Whole, ..line(who, text, style) }
 }
 
-/// Events that are not printed yet, because more of their kind may follow.
-#[derive(Debug, Default)]
-enum Batch {
-    #[default]
-    Empty,
-    Created {
-        at: UnixMs,
-        by: String,
-        tasks: Vec<TaskId>,
-    },
-    Stopped {
-        at: UnixMs,
-        /// Empty if they were asked to stop.
-        reason: String,
-        /// True if they ended by failures.
-        is_dead: bool,
-        teammates: Vec<String>,
-    },
-}
-
 /// Renders events as lines, in order.
 #[derive(Debug)]
 pub struct Timeline {
@@ -96,7 +76,8 @@ pub struct Timeline {
     repeats: RepeatFilter,
     known_members: HashSet<String>,
     subjects: BTreeMap<TaskId, String>,
-    batch: Batch,
+    /// Events that are not printed yet, because more of their kind may follow.
+    batch: Vec<Event>,
     /// True if the lead's texts of this session were shown. The end of the session then does not repeat the last one.
     has_shown_lead_text: bool,
 }
@@ -109,7 +90,7 @@ impl Timeline {
             repeats: RepeatFilter::default(),
             known_members: HashSet::new(),
             subjects: BTreeMap::new(),
-            batch: Batch::Empty,
+            batch: Vec::new(),
             has_shown_lead_text: false,
         }
     }
@@ -152,11 +133,13 @@ impl Timeline {
             return String::new();
         }
         self.record_names(&event.kind);
-        if self.repeats.is_repeated(&event.kind) || self.add_to_batch(event) {
+        if self.repeats.is_repeated(&event.kind) {
             return String::new();
         }
-        let mut lines = self.finish();
-        if self.add_to_batch(event) {
+        let is_continued = self.batch.last().is_some_and(|last| are_one_batch(&last.kind, &event.kind));
+        let mut lines = if is_continued { String::new() } else { self.finish() };
+        if matches!(event.kind, EventKind::TaskCreated { .. } | EventKind::TeammateStopped { .. }) {
+            self.batch.push(event.clone());
             return lines;
         }
         if let Some(Entry { who, text, style, height }) = self.render(event) {
@@ -172,29 +155,42 @@ impl Timeline {
 
     /// Returns the lines that [`Timeline::push`] has not returned yet.
     pub fn finish(&mut self) -> String {
-        match std::mem::take(&mut self.batch) {
-            Batch::Empty => String::new(),
-            Batch::Created { at, by, tasks } if tasks.len() <= CREATED_LISTED_MAX => {
-                let line = |task| self.layout.line(at, actor(&by), &format!("adds {}", self.task_label(task)), DIM);
-                tasks.into_iter().map(line).collect()
-            }
-            Batch::Created { at, by, tasks } => {
-                let (first, last) = (tasks.iter().min(), tasks.iter().max());
-                let span = first.zip(last).map(|(first, last)| format!(": {first} to {last}")).unwrap_or_default();
-                self.layout.line(at, actor(&by), &format!("adds {}{span}", count(tasks.len(), "task")), DIM)
-            }
-            Batch::Stopped { at, reason, is_dead, teammates } => {
-                let reason = if reason.is_empty() { String::new() } else { format!(": {}", summary_of(&reason)) };
-                let stopped = format!("stopped{reason}");
-                let style = if is_dead { BAD } else { DIM };
-                match teammates.as_slice() {
-                    [one] => self.layout.line(at, one, &stopped, style),
+        let batch = std::mem::take(&mut self.batch);
+        let Some(first) = batch.first() else { return String::new() };
+        match &first.kind {
+            EventKind::TaskCreated { by, .. } => self.tasks_created(first.at, actor(by), &batch),
+            EventKind::TeammateStopped { reason, is_dead, .. } => {
+                let reason = if reason.is_empty() { String::new() } else { format!(": {}", summary_of(reason)) };
+                let names = batch.iter().filter_map(|event| match &event.kind {
+                    EventKind::TeammateStopped { teammate, .. } => Some(teammate.clone()),
+                    _ => None,
+                });
+                let names: Vec<String> = names.collect();
+                let style = if *is_dead { BAD } else { DIM };
+                match names.as_slice() {
+                    [one] => self.layout.line(first.at, one, &format!("stopped{reason}"), style),
                     many => {
-                        self.layout.line(at, TEAM, &format!("{} {stopped}", join_up_to(many.iter(), NAMES_MAX)), style)
+                        let names = join_up_to(many.iter(), NAMES_MAX);
+                        self.layout.line(first.at, TEAM, &format!("{names} stopped{reason}"), style)
                     }
                 }
             }
+            _ => String::new(),
         }
+    }
+
+    fn tasks_created(&self, at: UnixMs, by: &str, batch: &[Event]) -> String {
+        let tasks = batch.iter().filter_map(|event| match event.kind {
+            EventKind::TaskCreated { task, .. } => Some(task),
+            _ => None,
+        });
+        let line = |text: String| self.layout.line(at, by, &format!("adds {text}"), DIM);
+        if batch.len() <= CREATED_LISTED_MAX {
+            return tasks.map(|task| line(self.task_label(task))).collect();
+        }
+        let (first, last) = (tasks.clone().min(), tasks.max());
+        let span = first.zip(last).map(|(first, last)| format!(": {first} to {last}")).unwrap_or_default();
+        line(format!("{}{span}", count(batch.len(), "task")))
     }
 
     fn record_names(&mut self, kind: &EventKind) {
@@ -221,31 +217,6 @@ impl Timeline {
 
     fn add_name(&mut self, name: &str) {
         self.layout.add_name(actor(name));
-    }
-
-    /// Adds the event to the batch, if it is of the batch's kind or starts one.
-    fn add_to_batch(&mut self, event: &Event) -> bool {
-        match (&event.kind, &mut self.batch) {
-            (EventKind::TaskCreated { task, by, .. }, Batch::Created { by: same, tasks, .. }) if by == same => {
-                tasks.push(*task);
-            }
-            (EventKind::TaskCreated { task, by, .. }, Batch::Empty) => {
-                self.batch = Batch::Created { at: event.at, by: by.clone(), tasks: vec![*task] };
-            }
-            (
-                EventKind::TeammateStopped { teammate, reason, is_dead },
-                Batch::Stopped { reason: same, is_dead: as_dead, teammates, .. },
-            ) if (reason, is_dead) == (&*same, &*as_dead) => {
-                teammates.push(teammate.clone());
-            }
-            (EventKind::TeammateStopped { teammate, reason, is_dead }, Batch::Empty) => {
-                let teammates = vec![teammate.clone()];
-                let reason = reason.clone();
-                self.batch = Batch::Stopped { at: event.at, reason, is_dead: *is_dead, teammates };
-            }
-            _ => return false,
-        }
-        true
     }
 
     fn task_label(&self, task: TaskId) -> String {
@@ -362,6 +333,18 @@ impl Timeline {
             None => (String::new(), GOOD),
         };
         line(teammate, format!("completes{caveat} {}{evidence}", self.task_label(task)), style)
+    }
+}
+
+/// Returns true if one line can show both events.
+fn are_one_batch(first: &EventKind, next: &EventKind) -> bool {
+    match (first, next) {
+        (EventKind::TaskCreated { by, .. }, EventKind::TaskCreated { by: next, .. }) => by == next,
+        (
+            EventKind::TeammateStopped { reason, is_dead, .. },
+            EventKind::TeammateStopped { reason: next_reason, is_dead: is_next_dead, .. },
+        ) => (reason, is_dead) == (next_reason, is_next_dead),
+        _ => false,
     }
 }
 
