@@ -64,15 +64,19 @@ fn task_is_merged_after_person_approves_review() {
     assert!(mail.out.contains(&format!("brigade review approve {id}")), "{mail:?}");
     let waits = workspace.run(&["team"]);
     assert!(waits.err.contains("1 review waits") && !waits.err.contains("unread message"), "{waits:?}");
+    let team = workspace.json(&["team"]);
+    let author = team["members"].as_array().unwrap().iter().find(|member| member["name"] == holder).unwrap();
+    assert_eq!(author["wait"], json!({ "kind": "review", "id": id }));
     assert_eq!(workspace.task(1)["owner"], holder, "the owner keeps its task");
     let approved = workspace.run(&["review", "approve"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
     let mail = workspace.run(&["inbox"]);
     assert!(mail.out.contains("approved by human") && !mail.out.contains("brigade review approve"), "{mail:?}");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
-    let answers = workspace.events().into_iter().filter(|event| event["kind"] == "request_answered");
-    let answers: Vec<Value> = answers.map(|event| json!([event["by"], event["request"], event["approved"]])).collect();
-    assert_eq!(answers, [json!(["human", id, true])]);
+    let answers = workspace.json(&["log", "--kind", "request_answered"]);
+    assert_eq!((&answers[0]["by"], &answers[0]["approved"]), (&json!("human"), &json!(true)));
+    let told_once = ["request_made", "request_answered"].map(|kind| json!([kind, "review", id]));
+    assert_eq!(workspace.request_events(), told_once, "over both runs");
     assert_eq!(workspace.read(".worktrees/crew/new.txt"), "line\n");
     let result = &workspace.task(1)["result"];
     assert_eq!((&result["reviewedBy"], &result["verify"]["exitStatus"]), (&json!("human"), &json!(0)), "{result}");
@@ -246,6 +250,10 @@ fn lead_question_is_shown_with_answer_command() {
                 let team_answer = workspace.run(&["team"]);
                 !team_answer.out.contains("a person:") && !team_answer.err.contains("brigade send lead")
             });
+            let made = workspace.json(&["log", "--kind", "request_made"])[0].clone();
+            assert_eq!((&made["from"], &made["text"]), (&json!("lead"), &json!("Which database?")));
+            let told_once = ["request_made", "request_answered"].map(|kind| json!([kind, "question", made["request"]]));
+            wait_until("the answer is in the log", || workspace.request_events() == told_once);
         }
         up.signal("INT");
         up.code();

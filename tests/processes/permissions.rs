@@ -51,11 +51,17 @@ fn call_waits_for_permission_of_person() {
     let mut run = workspace.start(&["run", "crew"]);
     let request = wait_for_request(&workspace, &mut run);
     assert_eq!((request["from"].as_str(), request["plan"].as_str()), (Some("ann"), Some("bash: touch made")));
+    let call = json!({ "tool": "bash", "kind": "command", "subject": "touch made" });
+    assert_eq!(request["call"], call);
     assert!(!workspace.join("made").exists());
     wait_until("the team shows what it waits for", || {
         let team = workspace.json(&["team"]);
-        team["for_you"] == 1 && team.to_string().contains(&format!("a person (permission {})", id(&request)))
+        let wait = json!({ "kind": "permission", "id": id(&request) });
+        let text = format!("a person (permission {})", id(&request));
+        team["for_you"] == 1 && team["members"][0]["wait"] == wait && team["members"][0]["waiting_for"] == text
     });
+    let made = workspace.json(&["log", "--kind", "request_made"]);
+    assert_eq!((&made[0]["call"], &made[0]["request"]), (&call, &request["id"]));
     let inbox = workspace.run(&["inbox"]).out;
     assert!(inbox.contains(&format!("asks for permission {}", id(&request))), "{inbox}");
     assert!(inbox.contains("brigade permission approve") && !inbox.contains("review"), "{inbox}");
@@ -69,6 +75,9 @@ fn call_waits_for_permission_of_person() {
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert!(!workspace.join("again").exists());
+    let of =
+        |request: &Value| ["request_made", "request_answered"].map(|kind| json!([kind, "permission", request["id"]]));
+    assert_eq!(workspace.request_events(), [of(&request), of(&second)].concat());
     let log = workspace.run(&["log", "--task", "1"]).out;
     let answered = [
         format!("to ann: approves permission {} of task #1", id(&request)),

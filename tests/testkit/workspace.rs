@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::process::{
     Process, ProcessOutput, RunningProcess, command, files_below, running_processes, signal, wait_until,
@@ -165,6 +165,15 @@ impl TestWorkspace {
         let text = fs::read_to_string(path).unwrap_or_default();
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.len() > 1);
         whole.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("event {line}: {error}"))).collect()
+    }
+
+    /// The events about requests of all runs, each as its kind, the request and its kind.
+    pub fn request_events(&self) -> Vec<Value> {
+        let kinds = ["request_made", "request_answered", "request_withdrawn"];
+        let options = kinds.iter().flat_map(|kind| ["--kind", kind]);
+        let events = self.json(&["log", "--run", "all"].into_iter().chain(options).collect::<Vec<_>>());
+        let shown = |event: &Value| json!([event["kind"], event["request_kind"], event["request"]]);
+        events.as_array().unwrap().iter().map(shown).collect()
     }
 
     pub fn state(&self) -> Value {
