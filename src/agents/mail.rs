@@ -12,7 +12,6 @@ use crate::domain::team::name::HUMAN;
 use crate::domain::team::phase::PhaseEvent;
 use crate::domain::time::UnixMs;
 use crate::ports::Delivery;
-use crate::service::approvals::answer_event;
 
 /// Bytes of mail put into a context at once. The rest follows in the next turn.
 const MAIL_BYTES_MAX: usize = 64 * 1024;
@@ -65,7 +64,10 @@ impl AgentHost {
                 self.context.caller.attempt_log.record_mail(claim, &message.from);
             }
             self.record_request(message).await;
-            self.record_approval_answer(message).await;
+            if message.from == HUMAN && message.request_id.is_some() {
+                // The person's command answered a plan or a review, and writes no event log.
+                self.services.events.request_requests_read();
+            }
         }
         Ok(Some(mail_outcomes(&messages, self.services.launched_at)))
     }
@@ -90,22 +92,6 @@ impl AgentHost {
             self.services
                 .events
                 .warn(self.name(), format!("cannot remove its read mail from the mailbox yet: {error}"));
-        }
-    }
-
-    /// Records the event of the person's answer to a plan or a review. The person's command writes no event log.
-    async fn record_approval_answer(&self, message: &Message) {
-        let (Some(id), Some(approve)) = (&message.request_id, message.approve) else { return };
-        if message.from != HUMAN {
-            return;
-        }
-        let approvals = match self.services.stores.requests.all().await {
-            Ok(approvals) => approvals,
-            Err(error) => return tracing::warn!("cannot read the approvals: {error}"),
-        };
-        if let Some(request) = approvals.requests.iter().find(|request| request.id == *id) {
-            let feedback = message.feedback.as_deref().unwrap_or_default();
-            self.services.events.record(answer_event(request, HUMAN, approve, feedback));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::domain::team::name::{Name, SYSTEM};
 use crate::domain::team::request_text::CallDetails;
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
-use crate::service::approvals::{answer_event, new_request_id, send_request, withdraw_permissions};
+use crate::service::approvals::{new_request_id, send_request, withdraw_permissions};
 
 /// The time between two looks for an answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -99,7 +99,7 @@ impl PermissionRequests {
             () = sleep(time_max) => None,
         };
         if let Some(answer) = answer {
-            return Ok(self.record_answer(&request, answer));
+            return Ok(self.record_answer(&request, &answer));
         }
         let level = self.turn_control.level();
         let reason = match level {
@@ -110,19 +110,16 @@ impl PermissionRequests {
         self.withdraw(reason).await;
         // An answer that came before the withdrawal counts.
         if let Some(answer) = self.stored_answer(&id).await.filter(|answer| answer.by != SYSTEM) {
-            return Ok(self.record_answer(&request, answer));
+            return Ok(self.record_answer(&request, &answer));
         }
         let text = format!("it needs a permission, and {reason}. Do it in another way, or report the task as failed");
         Err(if level == StopLevel::Run { CallNotMade::NotAnswered(text) } else { CallNotMade::Interrupted(text) })
     }
 
-    /// Records the event of an answer. The person's command writes no event log.
-    fn record_answer(&self, request: &Request, answer: ApprovalAnswer) -> PersonAnswer {
-        let ApprovalAnswer { approve, text, by, .. } = &answer;
-        if by != SYSTEM {
-            self.services.events.record(answer_event(request, by, *approve, text));
-        }
-        PersonAnswer::of(request, &answer)
+    /// Lets the recorder see the answer: the person's command writes no event log.
+    fn record_answer(&self, request: &Request, answer: &ApprovalAnswer) -> PersonAnswer {
+        self.services.events.request_requests_read();
+        PersonAnswer::of(request, answer)
     }
 
     async fn request(&self, call: &PermissionCall, details: &CallDetails) -> Request {

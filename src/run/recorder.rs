@@ -13,14 +13,13 @@ use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot, NewEvent}
 use crate::domain::log::replay::{
     INVALID_FILES_MAX, ROWS_PER_EVENT_MAX, ReplayState, changed_rows_events, whole_board_events,
 };
-use crate::domain::log::request_log::{RequestLog, RequestSnapshot, open_request_events};
+use crate::domain::log::request_log::RequestLog;
 use crate::domain::log::snapshot::MemberSnapshot;
 use crate::domain::log::task_diff::{TaskChanges, TaskDiffer};
 use crate::domain::task::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::name::HUMAN;
-use crate::domain::team::pending_questions::Questions;
-use crate::ports::{BoardView, Clock, QuarantinedTask, Runs, Stores};
+use crate::ports::{BoardView, Clock, QuarantinedTask, Runs, StoreResult, Stores};
 
 /// The number of events by which a front end can be late before it misses some. The log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
@@ -28,30 +27,38 @@ pub const EVENTS_BEHIND_MAX: usize = 4096;
 /// Messages whose events are written in one append.
 const MESSAGES_PER_APPEND_MAX: usize = 256;
 
-/// Starts the recorder. The tasks in `view` are known, so they cause no events.
-#[must_use]
-pub fn start(
+/// Starts the recorder. The tasks on the board are known, so they cause no events. The list of requests continues where the log of the
+/// previous run ends.
+///
+/// # Errors
+/// The board, the requests or that log cannot be read. Nothing was recorded.
+pub async fn start(
     stores: Stores,
     clock: Arc<dyn Clock>,
-    view: Arc<BoardView>,
-) -> (EventSink, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
+) -> StoreResult<(EventSink, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>)> {
+    let view = stores.board.view().await?;
+    let stored = stores.requests.all().await?;
+    let requests = RequestLog::resume(&stores.events.reader(Runs::Newest).read_new().await?, &stored);
     let (sink, queue) = event_queue();
     let (events, first) = broadcast::channel(EVENTS_BEHIND_MAX);
-    let recorder = Recorder {
+    let mut recorder = Recorder {
         stores,
         clock,
         invalid: InvalidFiles::default(),
         unwritten: Vec::new(),
         differ: TaskDiffer::new(view.tasks.clone()),
         replay: ReplayState::default(),
-        requests: RequestLog::default(),
+        requests,
+        are_requests_unread: false,
         parts_begun: 0,
         events_since_rows: 0,
         has_lost_events: false,
         events: events.clone(),
     };
+    // They come first: after a crash during the first write, the next run finds them in what was written.
+    recorder.record(recorder.requests.row_events());
     tokio::spawn(recorder.run(queue));
-    (sink, events, first)
+    Ok((sink, events, first))
 }
 
 struct Recorder {
@@ -65,6 +72,8 @@ struct Recorder {
     replay: ReplayState,
     /// The requests as the log describes them, with the unwritten events.
     requests: RequestLog,
+    /// True if the last read of the stored requests failed.
+    are_requests_unread: bool,
     /// The parts of the log when all rows were written last.
     parts_begun: u64,
     /// The number of events after these rows.
@@ -111,11 +120,13 @@ impl InvalidFiles {
 
 impl Recorder {
     async fn run(mut self, mut queue: EventQueue) {
-        self.resume_requests().await;
         let mut batch = Vec::new();
         while queue.receive(&mut batch, MESSAGES_PER_APPEND_MAX).await {
             let mut waiting = Vec::new();
             let weight = batch.iter().map(RecorderMessage::weight).sum();
+            if self.are_requests_unread {
+                self.record_requests().await;
+            }
             for message in batch.drain(..) {
                 match message {
                     RecorderMessage::Event(event) => self.record_event(*event).await,
@@ -152,29 +163,23 @@ impl Recorder {
     }
 
     async fn record_event(&mut self, event: NewEvent) {
+        match &event.kind {
+            // A read of the stored requests may have found it before this event came.
+            EventKind::RequestMade(made) if self.requests.is_known(&made.request) => return,
+            // The stored requests have it.
+            EventKind::RequestAnswered { .. } => return self.record_requests().await,
+            _ => {}
+        }
         let kind = event.kind.clone();
-        // A read of the stored requests may have found it before this event came.
-        if matches!(&kind, EventKind::RequestMade(made) if self.requests.is_known(&made.request)) {
-            return;
-        }
-        if let EventKind::RequestAnswered { request, .. } = &kind {
-            if !self.requests.open().contains_key(request) {
-                self.record_requests().await;
-            }
-            // The stored request may have shown its answer before this event came.
-            if self.requests.is_closed(request) {
-                return;
-            }
-        }
         self.record([event]);
         match &kind {
             EventKind::TeamStarted { .. } => {
                 self.record(whole_board_events(self.differ.rows(), Vec::new()));
-                self.record(open_request_events(self.requests.open()));
                 self.record_requests().await;
             }
-            EventKind::MessageSent { from, to, message, task, .. } if to == HUMAN => {
-                self.record_question(from, message, *task).await;
+            // A message that brings a request leaves the question open.
+            EventKind::MessageSent { from, to, task: None, .. } if to == HUMAN => {
+                self.record(self.requests.member_wrote(from));
             }
             EventKind::MessageSent { from, to, .. } | EventKind::MessageDelivered { from, to, .. } if from == HUMAN => {
                 self.record(self.requests.person_wrote(to));
@@ -183,28 +188,13 @@ impl Recorder {
         }
     }
 
-    /// Continues the list of requests where the log of the previous run ends. That log is read only if there are requests.
-    async fn resume_requests(&mut self) {
-        let Ok(stored) = self.stores.requests.all().await else { return };
-        let earlier = self.stores.events.reader(Runs::Newest).read_new().await.unwrap_or_default();
-        self.requests = RequestLog::resume(&earlier, &stored);
-    }
-
     /// Records the changes of the stored requests, also those that another process made.
     async fn record_requests(&mut self) {
-        if let Ok(stored) = self.stores.requests.all().await {
+        let stored = self.stores.requests.all().await;
+        self.are_requests_unread = stored.is_err();
+        if let Ok(stored) = stored {
             self.record(self.requests.missing_events(&stored));
         }
-    }
-
-    /// Records that `from` asked the person, if its message is a question.
-    async fn record_question(&mut self, from: &str, message: &str, task: Option<TaskId>) {
-        let now = self.clock.now();
-        let mail = self.stores.mailbox.peek(HUMAN).await.unwrap_or_default();
-        let sent = mail.iter().map(|delivery| &delivery.message).find(|sent| sent.id.as_deref() == Some(message));
-        let question = sent.filter(|sent| Questions::is_question_to_person(sent));
-        let question = question.map(|sent| RequestSnapshot::question(message, sent, task, now));
-        self.record(self.requests.question_events(from, question));
     }
 
     /// Records the changes of a task that a member saw. If the board shows more that happened before, it is read first.
@@ -281,7 +271,8 @@ impl Recorder {
         let is_due = self.events_since_rows > self.replay.tasks.len();
         if self.has_lost_events || (is_due && self.parts_begun != self.stores.events.parts_begun()) {
             self.has_lost_events = false;
-            self.append(self.replay.row_events().into_iter().map(NewEvent::from).collect()).await;
+            let rows = self.replay.row_events().into_iter().chain(self.requests.row_events());
+            self.append(rows.map(NewEvent::from).collect()).await;
             self.parts_begun = self.stores.events.parts_begun();
             self.events_since_rows = 0;
         }

@@ -212,11 +212,6 @@ pub fn new_request_id() -> String {
     format!("{:08x}", fastrand::u32(..))
 }
 
-/// Returns the event of the answer of `by` to a plan, a review or a permission request.
-pub fn answer_event(request: &Request, by: &str, approved: bool, feedback: &str) -> EventKind {
-    RequestSnapshot::of(request).answered(by, approved, feedback)
-}
-
 /// Answers a request, once: sends its author the answer, then records it.
 ///
 /// # Errors
@@ -256,11 +251,12 @@ pub async fn send_answer(
         },
     };
     let Answer { approve, for_run, .. } = answer;
-    let event = answer_event(&request, by.name, approve, &text);
     let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: outbox.now, for_run, digest };
     let request = requests.answer(id, kind, answer).await?;
-    if let Some(record) = outbox.events.as_ref().filter(|_| kind != RequestKind::Shutdown) {
-        record(event);
+    if let (Some(record), Some(answer)) = (&outbox.events, &request.answer)
+        && kind != RequestKind::Shutdown
+    {
+        record(RequestSnapshot::of(&request).closed_by(answer));
     }
     Ok(RecordedAnswer { request, message: sent })
 }

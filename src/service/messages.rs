@@ -3,12 +3,13 @@
 use super::RecordEvent;
 use crate::domain::agent::transcript::{Record, TranscriptEntry};
 use crate::domain::log::event::EventKind;
+use crate::domain::log::request_log::RequestSnapshot;
 use crate::domain::log::snapshot::bounded_text;
 use crate::domain::task::failure_summary;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
-use crate::domain::team::pending_questions;
+use crate::domain::team::pending_questions::{self, Questions};
 use crate::domain::text::headline;
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult, Stores};
@@ -227,11 +228,14 @@ impl Outbox<'_> {
         about: String,
         task: Option<TaskId>,
     ) -> StoreResult<String> {
-        let from = message.from.clone();
-        let id = self.deliver(to, message).await?;
+        let id = self.deliver(to, message.clone()).await?;
         if let Some(record) = &self.events {
+            let from = message.from.clone();
             // After the team has stopped, the event is lost. The message is in the inbox.
             record(EventKind::MessageSent { from, to: to.to_owned(), message: id.clone(), about, task });
+            if to == HUMAN && Questions::is_question_to_person(&message) {
+                record(EventKind::RequestMade(RequestSnapshot::question(&id, &message, self.now)));
+            }
         }
         Ok(id)
     }

@@ -153,7 +153,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     open_inboxes(&spec, &stores).await?;
     let (isolation, notices) = set_up_worktrees(&spec, deps.repository, &stores).await?;
     // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
-    let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
+    let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock)).await?;
     warnings.iter().for_each(|warning| recorder.warn("roster", warning.as_str()));
     roster::remove_stale_rows(&spec, &stores).await?;
     report_start(&spec, &recorder, &reclaimed, deps.sandbox.confinement());

@@ -1,20 +1,26 @@
 //! The event log: numbers without gaps, also over full disks, parts and runs.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use brigade::domain::log::event::{Event, EventKind, NewEvent};
 use brigade::domain::log::replay::ReplayState;
 use brigade::domain::log::snapshot::TaskSnapshot;
 use brigade::domain::task::NewTask;
 use brigade::domain::task::transition::{Actor, ActorKind};
-use brigade::ports::{EventLog, EventReader, Runs};
+use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::name::HUMAN;
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Call, EventLog, EventReader, Runs, StoreError, Stores};
 use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
 use brigade::stores::workspace::STORES;
 
 use crate::stores::support::{clock, lead, real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::interceptors::{CallFate, with_fates};
 
 fn warning(text: &str) -> NewEvent {
     EventKind::Warning { about: "test".into(), text: text.into() }.into()
@@ -175,7 +181,7 @@ async fn newest_log_part_restores_the_board() {
         let lead = Actor::new("lead", ActorKind::Lead);
         let task = |number: usize| NewTask { subject: format!("Part {number}"), ..NewTask::default() };
         let created = stores.board.create(&lead, (0..20).map(task).collect(), false).await.unwrap();
-        let (sink, ..) = recorder::start(stores.clone(), clock(), stores.board.view().await.unwrap());
+        let (sink, ..) = recorder::start(stores.clone(), clock()).await.unwrap();
         sink.record(EventKind::TeamStarted { team: "crew".into(), members: vec!["alice".into()] });
         for (number, task) in created.iter().enumerate() {
             if number % 3 == 0 {
@@ -200,6 +206,40 @@ async fn newest_log_part_restores_the_board() {
     }
 }
 
+/// The log of the previous run shows which requests it has: the next one continues, whichever of its reads fails, and also if a crash
+/// left only the first event of the previous run.
+#[tokio::test]
+async fn request_is_recorded_once_over_failing_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = store_fixtures().await.remove(0);
+    let stores = fixture.stores.clone();
+    stores.requests.record(Request::new("a", RequestKind::PlanApproval, "bob", HUMAN, UnixMs(1))).await.unwrap();
+    for failing_read in [None, Some(0), Some(1), Some(2)] {
+        let reads = AtomicUsize::new(0);
+        let events = Arc::new(FileEventLog::new(real(), clock(), folder.path()));
+        let run = with_fates(&Stores { events, ..stores.clone() }, move |call| {
+            if !matches!(call, Call::Read) || Some(reads.fetch_add(1, Ordering::Relaxed)) != failing_read {
+                return CallFate::Proceeds;
+            }
+            let (action, place) = ("read".into(), "requests.json".to_owned());
+            CallFate::Fails(StoreError::Io { action, place, source: ErrorKind::Other.into() })
+        });
+        let started = recorder::start(run, clock()).await;
+        assert_eq!(started.is_err(), failing_read == Some(0));
+        let Ok((sink, ..)) = started else { continue };
+        sink.record(EventKind::TeamStarted { team: "crew".into(), members: Vec::new() });
+        sink.request_requests_read();
+        sink.flush().await;
+        if failing_read.is_some() {
+            let log = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+            fs::write(folder.path().join("events.jsonl"), log.split_inclusive('\n').next().unwrap()).unwrap();
+        }
+    }
+    let events = FileEventReader::new(real(), folder.path(), Runs::All).read_new().await.unwrap();
+    let made = events.iter().filter(|event| matches!(event.kind, EventKind::RequestMade(_)));
+    assert_eq!(made.count(), 1, "{events:?}");
+}
+
 /// A command of another process may move the file before this process reads it as invalid.
 #[tokio::test]
 async fn quarantined_task_is_recorded_as_invalid_once() {
@@ -209,7 +249,7 @@ async fn quarantined_task_is_recorded_as_invalid_once() {
     let by = Actor::new("lead", ActorKind::Lead);
     let task = |subject: &str| NewTask { subject: subject.to_owned(), ..NewTask::default() };
     stores.board.create(&by, vec![task("one"), task("two")], false).await.unwrap();
-    let (sink, ..) = recorder::start(stores.clone(), clock(), stores.board.view().await.unwrap());
+    let (sink, ..) = recorder::start(stores.clone(), clock()).await.unwrap();
     fs::create_dir_all(folder.path().join(".tasks/.spoiled")).unwrap();
     fs::rename(folder.path().join(".tasks/task_1.json"), folder.path().join(".tasks/.spoiled/task_1.json")).unwrap();
     fs::write(folder.path().join(".tasks/.spoiled/task_1.json"), "{\n  \"status\" 5\n}").unwrap();

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use brigade::domain::agent::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::log::event::{Event, EventKind};
 use brigade::domain::log::replay::ReplayState;
-use brigade::domain::log::request_log::{AskKind, RequestSnapshot};
+use brigade::domain::log::request_log::{AskKind, RequestLog, RequestSnapshot};
 use brigade::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::task::claim_queue::TaskScope;
 use brigade::domain::task::transition::{Actor, ActorKind, Change};
@@ -538,7 +538,9 @@ impl TestTeam {
         let stored = self.stores.requests.all().await.unwrap();
         let open = stored.requests.iter().filter(|request| request.answer.is_none()).map(RequestSnapshot::of);
         let open: BTreeMap<String, RequestSnapshot> = open.map(|one| (one.request.clone(), one)).collect();
-        let mut told = replay.requests.clone();
+        let mut log = RequestLog::default();
+        events.iter().for_each(|event| log.apply(&event.kind));
+        let mut told = log.open().clone();
         told.retain(|_, request| request.request_kind != AskKind::Question);
         assert_eq!(told, open, "{}", self.event_lines());
         let state = self.stores.state.read().await.unwrap().unwrap();
@@ -660,16 +662,11 @@ pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let _ = approvals::send_answer(&outbox, by, id, RequestKind::PlanApproval, answer).await;
 }
 
-/// In each run, a request is made once, or continued from an earlier run, and then answered or withdrawn at most once.
+/// Over all runs, a request is made once, and then answered or withdrawn at most once.
 fn check_requests_told_once(events: &[Event]) {
     let (mut made, mut closed) = (std::collections::HashSet::new(), std::collections::HashSet::new());
     for event in events {
         match &event.kind {
-            EventKind::TeamStarted { .. } => {
-                made.clear();
-                closed.clear();
-            }
-            EventKind::Requests { open, .. } => made.extend(open.iter().map(|request| request.request.clone())),
             EventKind::RequestMade(request) => {
                 assert!(made.insert(request.request.clone()), "made twice: {event:?}");
             }

@@ -279,7 +279,7 @@ pub enum EventKind {
         from: String,
         message: String,
     },
-    /// A request or a question to the person was made. Each appears once.
+    /// A request or a question to the person was made. Each appears once, over all runs; [`super::request_log`] has the exceptions.
     RequestMade(RequestSnapshot),
     /// A request was answered, once. `to` requested it. The answer to a question counts as approved.
     RequestAnswered {
@@ -308,7 +308,8 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
-    /// Open requests of earlier runs or parts of the log, or those that changed. They are no new requests.
+    /// Open requests of earlier runs or parts of the log, or those that changed. They are no new requests. A run begins with them, if
+    /// there are some.
     Requests {
         open: Vec<RequestSnapshot>,
         /// True if this is the start of all open requests, which replaces those of earlier events.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use super::event::{Event, EventKind, InvalidFileSnapshot, NewEvent, TeamSnapshot};
-use super::request_log::{self, OpenRequests};
 use super::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::TaskId;
 use crate::domain::team::phase::ReportedPhase;
@@ -31,8 +30,6 @@ pub struct ReplayState {
     pub members: IndexMap<String, Arc<MemberSnapshot>>,
     /// The tasks. Successive states share unchanged tasks.
     pub tasks: Arc<BTreeMap<TaskId, Arc<TaskSnapshot>>>,
-    /// The requests and questions that wait for an answer.
-    pub requests: OpenRequests,
     /// Files that are not valid tasks.
     pub invalid_files: Vec<InvalidFileSnapshot>,
     /// True after the first event with rows of the whole board.
@@ -69,7 +66,6 @@ impl ReplayState {
         member: Option<&Arc<MemberSnapshot>>,
         at: UnixMs,
     ) {
-        request_log::apply(&mut self.requests, kind);
         match kind {
             EventKind::TeamStarted { team, members } => self.start(team, members, at),
             EventKind::TeamStopped { reason, .. } => {
@@ -157,7 +153,6 @@ impl ReplayState {
     pub fn row_events(&self) -> Vec<EventKind> {
         let members = self.members.values().cloned().collect();
         let mut events = vec![EventKind::Team { members, full_team: Some(self.team.clone()) }];
-        events.extend(request_log::open_request_events(&self.requests));
         events.extend(whole_board_events(self.tasks.values().cloned().collect(), self.invalid_files.clone()));
         events
     }

@@ -1,4 +1,7 @@
 //! The requests in the event log. Each appears once as made, and once as answered or withdrawn, over all runs of a log.
+//!
+//! A run continues the list of the previous run, and is not launched if that cannot be read. Only a log that lost events, or a clock that was
+//! set back between two runs, can repeat the events of a request. Readers keep requests by their id, so a repetition changes nothing.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -87,22 +90,21 @@ impl RequestSnapshot {
     }
 
     /// Creates the snapshot of a question to the person.
-    pub fn question(id: &str, message: &Message, task: Option<TaskId>, now: UnixMs) -> Self {
+    pub fn question(id: &str, message: &Message, now: UnixMs) -> Self {
         Self {
             request: id.to_owned(),
             request_kind: AskKind::Question,
             from: message.from.clone(),
             to: HUMAN.to_owned(),
             made_at: now,
-            task,
+            task: None,
             attempt: None,
             text: bounded_text(&RequestLine::of(&message.content).text),
             call: None,
         }
     }
 
-    /// Returns the event of its answer.
-    pub fn answered(&self, by: &str, approved: bool, feedback: &str) -> EventKind {
+    fn answered(&self, by: &str, approved: bool, feedback: &str) -> EventKind {
         EventKind::RequestAnswered {
             by: by.to_owned(),
             to: self.from.clone(),
@@ -115,8 +117,7 @@ impl RequestSnapshot {
         }
     }
 
-    /// Returns the event of its withdrawal.
-    pub fn withdrawn(&self, reason: &str) -> EventKind {
+    fn withdrawn(&self, reason: &str) -> EventKind {
         EventKind::RequestWithdrawn {
             request: self.request.clone(),
             request_kind: self.request_kind,
@@ -128,7 +129,8 @@ impl RequestSnapshot {
         }
     }
 
-    fn closed_by(&self, answer: &ApprovalAnswer) -> EventKind {
+    /// Returns the event of this stored answer. Brigade withdraws a request by answering it as `system`.
+    pub fn closed_by(&self, answer: &ApprovalAnswer) -> EventKind {
         match answer.by.as_str() {
             SYSTEM => self.withdrawn(&answer.text),
             by => self.answered(by, answer.approve, &answer.text),
@@ -136,13 +138,11 @@ impl RequestSnapshot {
     }
 }
 
-/// The open requests of a log, by id.
-pub type OpenRequests = BTreeMap<String, RequestSnapshot>;
-
 /// The requests as a log shows them. It decides which events the log still needs.
 #[derive(Debug, Clone, Default)]
 pub struct RequestLog {
-    open: OpenRequests,
+    /// The open requests, by id.
+    open: BTreeMap<String, RequestSnapshot>,
     /// The ids of requests that the log shows as answered or withdrawn, or that were so before it began.
     closed: HashSet<String>,
 }
@@ -164,34 +164,48 @@ impl RequestLog {
         log
     }
 
-    /// The open requests.
-    pub fn open(&self) -> &OpenRequests {
+    /// The open requests, by id.
+    pub fn open(&self) -> &BTreeMap<String, RequestSnapshot> {
         &self.open
-    }
-
-    /// Returns true if the log shows the end of this request.
-    pub fn is_closed(&self, id: &str) -> bool {
-        self.closed.contains(id)
     }
 
     /// Returns true if the log shows this request.
     pub fn is_known(&self, id: &str) -> bool {
-        self.open.contains_key(id) || self.is_closed(id)
+        self.open.contains_key(id) || self.closed.contains(id)
     }
 
     /// Takes an event of the log.
     pub fn apply(&mut self, event: &EventKind) {
-        apply(&mut self.open, event);
-        if let EventKind::RequestAnswered { request, .. } | EventKind::RequestWithdrawn { request, .. } = event {
-            self.closed.insert(request.clone());
+        match event {
+            EventKind::RequestMade(request) => {
+                self.open.insert(request.request.clone(), request.clone());
+            }
+            EventKind::RequestAnswered { request, .. } | EventKind::RequestWithdrawn { request, .. } => {
+                self.open.remove(request);
+                self.closed.insert(request.clone());
+            }
+            EventKind::Requests { open, is_full_list } => {
+                if *is_full_list {
+                    self.open.clear();
+                }
+                self.open.extend(open.iter().map(|request| (request.request.clone(), request.clone())));
+            }
+            _ => {}
         }
+    }
+
+    /// Returns the events that have all open requests.
+    pub fn row_events(&self) -> Vec<EventKind> {
+        let requests: Vec<RequestSnapshot> = self.open.values().cloned().collect();
+        let chunks = requests.chunks(REQUESTS_PER_EVENT_MAX).enumerate();
+        chunks.map(|(index, chunk)| EventKind::Requests { open: chunk.to_vec(), is_full_list: index == 0 }).collect()
     }
 
     /// Returns the events that the log needs to show these requests. Oldest first.
     pub fn missing_events(&self, stored: &Approvals) -> Vec<EventKind> {
         let mut events = Vec::new();
         let mut changed = Vec::new();
-        for request in stored.requests.iter().filter(|request| !self.is_closed(&request.id)) {
+        for request in stored.requests.iter().filter(|request| !self.closed.contains(&request.id)) {
             let snapshot = RequestSnapshot::of(request);
             match self.open.get(&request.id) {
                 None => events.push(EventKind::RequestMade(snapshot.clone())),
@@ -211,11 +225,9 @@ impl RequestLog {
         events
     }
 
-    /// Returns the events of a message to the person: its author's earlier question is not open any more, and this may be one.
-    pub fn question_events(&self, from: &str, question: Option<RequestSnapshot>) -> Vec<EventKind> {
-        let question = question.filter(|one| !self.is_known(&one.request));
-        let withdrawn = self.questions_of(from).map(|earlier| earlier.withdrawn("its author wrote again"));
-        withdrawn.chain(question.map(EventKind::RequestMade)).collect()
+    /// Returns the events of a message of `from` to the person: the earlier question of `from` is not open any more.
+    pub fn member_wrote(&self, from: &str) -> Vec<EventKind> {
+        self.questions_of(from).map(|earlier| earlier.withdrawn("its author wrote again")).collect()
     }
 
     /// Returns the events of a message of the person to `to`: it answers the questions of `to`.
@@ -228,32 +240,6 @@ impl RequestLog {
             move |one: &&RequestSnapshot| one.request_kind == AskKind::Question && one.from.eq_ignore_ascii_case(from);
         self.open.values().filter(is_theirs)
     }
-}
-
-/// Applies an event to the open requests.
-pub fn apply(open: &mut OpenRequests, event: &EventKind) {
-    match event {
-        EventKind::RequestMade(request) => {
-            open.insert(request.request.clone(), request.clone());
-        }
-        EventKind::RequestAnswered { request, .. } | EventKind::RequestWithdrawn { request, .. } => {
-            open.remove(request);
-        }
-        EventKind::Requests { open: listed, is_full_list } => {
-            if *is_full_list {
-                open.clear();
-            }
-            open.extend(listed.iter().map(|request| (request.request.clone(), request.clone())));
-        }
-        _ => {}
-    }
-}
-
-/// Returns the events that have all open requests.
-pub fn open_request_events(open: &OpenRequests) -> Vec<EventKind> {
-    let requests: Vec<RequestSnapshot> = open.values().cloned().collect();
-    let chunks = requests.chunks(REQUESTS_PER_EVENT_MAX).enumerate();
-    chunks.map(|(index, chunk)| EventKind::Requests { open: chunk.to_vec(), is_full_list: index == 0 }).collect()
 }
 
 #[cfg(test)]
@@ -318,20 +304,18 @@ mod tests {
     #[test]
     fn last_message_decides_about_the_question() {
         let mut log = RequestLog::default();
-        let question = |id: &str| {
-            let message = Message::new(crate::domain::team::message::MessageType::Message, "ann", "Red?", UnixMs(1));
-            Some(RequestSnapshot::question(id, &message, None, UnixMs(1)))
-        };
         let take = |log: &mut RequestLog, events: Vec<EventKind>| {
             events.iter().for_each(|event| log.apply(event));
-            (events.len(), log.open().keys().cloned().collect::<Vec<_>>())
+            log.open().keys().cloned().collect::<Vec<_>>()
         };
-        let events = log.question_events("ann", question("m1"));
-        assert_eq!(take(&mut log, events), (1, vec!["m1".to_owned()]));
-        let events = log.question_events("ann", question("m2"));
-        assert_eq!(take(&mut log, events), (2, vec!["m2".to_owned()]));
+        for id in ["m1", "m2"] {
+            let message = Message::new(crate::domain::team::message::MessageType::Message, "ann", "Red?", UnixMs(1));
+            let mut events = log.member_wrote("ann");
+            events.push(EventKind::RequestMade(RequestSnapshot::question(id, &message, UnixMs(1))));
+            assert_eq!(take(&mut log, events), [id]);
+        }
         let events = log.person_wrote("Ann");
-        assert_eq!(take(&mut log, events), (1, vec![]));
-        assert!(log.question_events("ann", question("m2")).is_empty(), "it was answered");
+        assert!(take(&mut log, events).is_empty());
+        assert!(log.is_known("m2"));
     }
 }
