@@ -6,7 +6,7 @@ use brigade::domain::agent::prompt::{claimed_block, mail_record};
 use brigade::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::log::event::EventKind;
 use brigade::domain::task::{TaskId, TaskStatus};
-use brigade::domain::team::approval::{Request, RequestKind};
+use brigade::domain::team::approval::{Request, RequestKind, ReviewSubject};
 use brigade::domain::team::message::{Message, MessageType};
 use brigade::domain::team::name::HUMAN;
 use brigade::domain::team::phase::ClaimRef;
@@ -108,6 +108,7 @@ async fn plan_approval_wait_resumes_after_kill() {
     kill_after_messages(&harness, handed_in).await;
     let plan = Request {
         plan: "1. this 2. that".into(),
+        about: Some(ReviewSubject::of(&harness.task(1).await, None)),
         ..Request::new("plan-1", RequestKind::PlanApproval, "alice", HUMAN, THEN)
     };
     harness.stores.requests.record(plan).await.unwrap();

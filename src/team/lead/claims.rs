@@ -24,6 +24,17 @@ pub(super) struct ClaimWatch {
     unheld: HashMap<ClaimRef, Instant>,
     /// The leases, with their ends on a clock that does not jump.
     leases: BTreeMap<Lease, Instant>,
+    /// Members whose claims could not be reclaimed since the team's stop began.
+    ended: Vec<EndedMember>,
+}
+
+/// A member that has ended without releasing its claims.
+pub(super) struct EndedMember {
+    pub name: Name,
+    /// The reason of its end.
+    pub reason: String,
+    /// True if its attempt has failed.
+    pub is_failure: bool,
 }
 
 /// The lease of a claim.
@@ -86,27 +97,50 @@ impl ClaimWatch {
 }
 
 impl Lead {
-    /// Reclaims everything that a member, which ended for this reason, holds on the board. `is_failure` is true if its attempt has failed.
-    /// The next launch reclaims what cannot be reclaimed now.
-    pub(super) async fn reclaim_from(&mut self, name: &Name, reason: &str, is_failure: bool) {
+    /// Reclaims everything that an ended member holds on the board. If this fails during a stop, [`Self::reclaim_rest`] tries again for
+    /// it and all later members: each try may wait for a lock that another process holds.
+    pub(super) async fn reclaim_from(&mut self, ended: EndedMember) {
+        let is_stopping = self.stop.is_in_progress();
+        let must_wait = is_stopping && !self.board.claims.ended.is_empty();
+        if must_wait || !self.try_reclaim_from(&ended).await && is_stopping {
+            self.board.claims.ended.push(ended);
+        }
+    }
+
+    /// Reclaims at the end of a stop what could not be reclaimed before. After another failure, the next launch reclaims the rest.
+    pub(super) async fn reclaim_rest(&mut self) {
+        for ended in std::mem::take(&mut self.board.claims.ended) {
+            if !self.try_reclaim_from(&ended).await {
+                return;
+            }
+        }
+    }
+
+    /// Returns false if the board cannot be read or changed.
+    async fn try_reclaim_from(&mut self, EndedMember { name, reason, is_failure }: &EndedMember) -> bool {
         if !self.read_board().await {
-            return;
+            return false;
         }
         let claims = self.board.claims_of(name, self.services.stores.workers.worker_id());
         if claims.is_empty() {
-            return;
+            return true;
         }
-        let reason = format!("{name} has stopped: {reason}");
-        reclaim(&self.services, ReclaimRequest { claims, is_failure, reason, ..ReclaimRequest::default() }).await;
+        let (is_failure, reason) = (*is_failure, format!("{name} has stopped: {reason}"));
+        let request = ReclaimRequest { claims, is_failure, reason, ..ReclaimRequest::default() };
+        let is_reclaimed = reclaim(&self.services, request).await;
         self.poll_board().await;
+        is_reclaimed
     }
 }
 
-/// Removes claims, and reports each removed claim.
-async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
+/// Removes claims, and reports each removed claim. Returns false if the board cannot be changed.
+async fn reclaim(services: &AgentServices, request: ReclaimRequest) -> bool {
     let reclaimed = match services.stores.board.reclaim(&request).await {
         Ok(reclaimed) => reclaimed,
-        Err(error) => return services.events.warn("board", format!("cannot reclaim tasks: {error}")),
+        Err(error) => {
+            services.events.warn("board", format!("cannot reclaim tasks: {error}"));
+            return false;
+        }
     };
     for claim in reclaimed {
         let (task, attempt, reason) = (claim.task.id, claim.task.attempt, claim.reason.clone());
@@ -118,4 +152,5 @@ async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
             services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
         }
     }
+    true
 }

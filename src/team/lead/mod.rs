@@ -42,6 +42,7 @@ use crate::domain::text::units::duration;
 use crate::ports::{BoardView, StoreChange};
 use approvals::ApprovalWatch;
 use board::BoardWatch;
+use claims::EndedMember;
 use mail::MailWatch;
 use session::{Session, SessionError};
 use steering::Steering;
@@ -419,7 +420,8 @@ impl Lead {
             let reason = if is_budget_spent { "the budget is spent" } else { NO_REASON };
             return self.report_stopped(&exit.name, reason, false);
         };
-        self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;
+        let is_failure = !exit.is_harness_failure;
+        self.reclaim_from(EndedMember { name: exit.name.clone(), reason: reason.clone(), is_failure }).await;
         if is_stopping || self.stop.is_in_progress() {
             self.members.set_exit(&exit.name, ExitReason::Requested);
             return self.report_stopped(&exit.name, NO_REASON, false);

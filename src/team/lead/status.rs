@@ -98,6 +98,7 @@ impl Lead {
 
     /// Writes state, roster and worker record as a later launch expects them, and returns the result.
     pub(super) async fn finish(mut self, end: TeamEnd) -> TeamOutcome {
+        self.reclaim_rest().await;
         self.members.refresh_status();
         self.members.write_roster().await;
         self.session.stage = SessionStage::NoSession;
