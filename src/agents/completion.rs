@@ -11,9 +11,9 @@ use crate::domain::team::approval::ReviewSubject;
 use crate::domain::team::member_place::ReadOnly;
 use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::ports::{StoreError, StoreResult};
-use crate::service::approvals;
 use crate::service::attempt_log::REFUSALS_MAX;
 use crate::service::completion::{Completion, Incomplete, TaskReport, completed_message};
+use crate::service::request_mail;
 use crate::tools::{ToolError, sanitized_text};
 
 /// The longest summary, in bytes.
@@ -36,7 +36,7 @@ impl AgentHost {
             Err(error) => return Err(error),
         };
         if self.context.review.is_some() {
-            let approvals = approvals::load_approvals(&self.services.stores, self.name()).await?;
+            let approvals = request_mail::load_approvals(&self.services.stores, self.name()).await?;
             if approvals.has_approved_work(&ReviewSubject::of(&task, None)) {
                 return Ok(Evidence::Approved);
             }

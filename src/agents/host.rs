@@ -27,8 +27,8 @@ use crate::domain::time::UnixMs;
 use crate::ports::{ModelResponse, StoreError, StoreResult};
 use crate::run::budget::{BudgetError, Reservation};
 use crate::run::progress::{Activity, Progress};
-use crate::service::approvals::TURN_INTERRUPTED;
 use crate::service::attempt_quota::AttemptLimit;
+use crate::service::request_mail::TURN_INTERRUPTED;
 use crate::service::step::Step;
 use crate::tools::{ToolContext, ToolEffect, ToolError};
 

@@ -15,7 +15,7 @@ use crate::domain::team::name::{Name, SYSTEM};
 use crate::domain::team::request_text::CallDetails;
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
-use crate::service::approvals::{new_request_id, send_request, withdraw_permissions};
+use crate::service::request_mail::{new_request_id, send_request, withdraw_permissions};
 
 /// The time between two looks for an answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -18,8 +18,8 @@ use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::SYSTEM;
 use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::process::command::{CommandOutcome, TimeLimit};
-use crate::service::approvals;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
+use crate::service::request_mail;
 use crate::tools::{command_hints, table};
 
 /// The most bytes of the last block's output in a task's result.
@@ -209,7 +209,7 @@ enum NextStep {
 /// Returns `Ok` if the review is approved, the feedback if it is rejected, and `None` if it has no answer yet. A withdrawn review counts
 /// as approved: the completion then requests a new one.
 async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<Result<(), String>>, AgentError> {
-    let approvals = approvals::load_approvals(&host.services.stores, host.name()).await?;
+    let approvals = request_mail::load_approvals(&host.services.stores, host.name()).await?;
     let review = approvals.requests.iter().find(|request| request.kind == RequestKind::Review && request.id == id);
     let Some(answer) = review.and_then(|review| review.answer.as_ref()) else { return Ok(None) };
     let is_approved = answer.approve || answer.by == SYSTEM;

@@ -4,7 +4,7 @@ use super::host::AgentHost;
 use super::{AgentBackend, AgentError};
 use crate::domain::task::Task;
 use crate::domain::team::phase::ClaimRef;
-use crate::service::approvals;
+use crate::service::request_mail;
 
 /// Begins the work on a task that the member's loop claimed.
 ///
@@ -41,7 +41,7 @@ pub async fn begin_claimed_by_call(host: &mut AgentHost, claim: ClaimRef) -> Res
 /// Otherwise the context stays, and the work of an interrupted attempt counts as evidence for this one. Its reviews count in both cases.
 async fn begin_context(host: &mut AgentHost, task: &Task) -> Result<bool, AgentError> {
     if host.context.review.is_some()
-        && let Err(error) = approvals::continue_reviews(&host.services.stores, host.name(), task).await
+        && let Err(error) = request_mail::continue_reviews(&host.services.stores, host.name(), task).await
     {
         host.services.events.warn(host.name(), format!("cannot find its reviews of {}: {error}", task.id));
     }

@@ -11,8 +11,8 @@ use crate::domain::git::worktree_state::WorkStep;
 use crate::domain::team::member_place::{MemberPlace, MemberSituation, ReadOnly, WorkFolder};
 use crate::domain::team::phase::ClaimRef;
 use crate::ports::CommandPlace;
-use crate::service::approvals;
 use crate::service::merge::TaskWorktree;
+use crate::service::request_mail;
 use crate::tools::WorkingDir;
 
 /// The control files of each worktree, in addition to those of the workspace.
@@ -89,7 +89,7 @@ impl AgentHost {
 
     async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
         let stores = &self.services.stores;
-        let Ok(requests) = approvals::load_approvals(stores, self.name()).await else { return false };
+        let Ok(requests) = request_mail::load_approvals(stores, self.name()).await else { return false };
         let Ok(task) = stores.board.get(claim.task).await else { return false };
         ClaimRef::of(&task) == claim && requests.has_approved_plan(self.name(), &task)
     }

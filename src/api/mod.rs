@@ -14,7 +14,7 @@
 //! | [`events`] | the events of a workspace, from any position in its log on |
 //! | [`run`] | the runs in the event log, and the choice of one |
 //! | [`inbox`] | the mail of a person, a member, or an agent of another program |
-//! | [`approval`] | the requests that wait for approval, and their answers |
+//! | [`request`] | the requests that wait for approval, and their answers |
 //! | [`pending`] | the messages, plans and reviews that wait for the person |
 //! | [`merge`] | the branch of a team, and how its work is taken over |
 //! | [`stop`] | stops the team or a teammate |
@@ -28,17 +28,18 @@
 //! | [`why`] | the reasons for the state of a task |
 //! | [`cost`] | the usage of a team and its budgets |
 //! | [`order`], [`outcome`] | the orders of all front ends as data, and what came of them |
-//! | [`consent`] | the agreement of the person to what an order runs |
+//! | [`findings`] | the problems of the board and of usage reports, for a check |
+//! | [`consent`] | the agreement of the person to what orders and files run |
 //! | [`schema`] | the JSON Schema of orders, outcomes, refusals and views |
 //! | [`task`] | the board and the facts that explain the state of its tasks |
 
 #![warn(missing_docs)]
 
-pub mod approval;
 pub mod clean;
 pub mod consent;
 pub mod cost;
 pub mod events;
+pub mod findings;
 pub mod inbox;
 pub mod lead_status;
 pub mod location;
@@ -51,6 +52,7 @@ pub mod outside_agent;
 pub mod pending;
 pub mod question;
 pub mod refusal;
+pub mod request;
 pub mod run;
 pub mod schema;
 pub mod send;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::approval::{self, Decision};
 use super::consent::Consent;
 use super::next::OrderForm;
 use super::outcome::Outcome;
+use super::request::{self, Decision};
 use super::task::{ActingAs, ClaimOrder, StatusChange};
 use super::workspace::Workspace;
 use super::{ApiResult, Refusal, clean, cost, merge, send, state, stop, task};
@@ -239,7 +239,7 @@ impl Order {
             Self::Send { to, text } => Outcome::Sent(send::send(workspace, &to, &text).await?),
             Self::Answer { kind, id, decision } => {
                 let show = |request: &_| consent.call(request);
-                Outcome::Answered(approval::answer(workspace, kind, id.as_deref(), decision, show).await?)
+                Outcome::Answered(request::answer(workspace, kind, id.as_deref(), decision, show).await?)
             }
             Self::SetMode { mode, note } => Outcome::ModeSet(Box::new(state::set_mode(workspace, mode, note).await?)),
             Self::StopTeam { now, wait_s } => {

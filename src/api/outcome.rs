@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::ser::{Serialize, Serializer};
 
-use super::approval::GivenAnswer;
 use super::clean::Cleanup;
 use super::cost::CostView;
 use super::merge::{Merged, SetAside};
+use super::request::GivenAnswer;
 use super::send::Sent;
 use super::stop::{StoppedTeam, TeammateStop};
 use super::task::{ClaimOutcome, DeletedTask, document};

@@ -4,10 +4,10 @@
 //! merged already needs no gate.
 
 use super::ServiceError;
-use super::approvals;
 use super::attempt_log::{AttemptLog, REFUSALS_MAX};
 use super::merge::{MergeResult, TaskMerge, TaskWorktree, verify_in_place};
 use super::messages::Outbox;
+use super::request_mail;
 use super::review::{self, ReviewStatus};
 use super::verify::Verifier;
 use crate::domain::git::ignored_files::IgnoredFiles;
@@ -331,7 +331,7 @@ impl CompletionGate<'_> {
         report: &TaskReport,
     ) -> Result<ReviewDecision, ServiceError> {
         let about = ReviewSubject::of(task, commit);
-        let approvals = approvals::load_approvals(self.stores, &self.by.name).await?;
+        let approvals = request_mail::load_approvals(self.stores, &self.by.name).await?;
         let incomplete = match self.review_status(&approvals, &about) {
             ReviewStatus::Approved { by, report } => return Ok(ReviewDecision::Approved { by, report }),
             ReviewStatus::Pending { id, to } => {
@@ -393,10 +393,10 @@ impl CompletionGate<'_> {
         let report = WorkReport { subject, summary, is_implicit, verify };
         let plan = review::request_text(by, &about, &report, &location);
         let outbox = Outbox { stores: self.stores, now: self.clock.now(), events: Some(self.verifier.events.clone()) };
-        let id = approvals::new_request_id();
+        let id = request_mail::new_request_id();
         let request = Request::new(&id, RequestKind::Review, by, reviewer, outbox.now);
         let request = Request { plan, about: Some(about), report: Some(report), ..request };
-        approvals::send_request(&outbox, request).await?;
+        request_mail::send_request(&outbox, request).await?;
         Ok(Incomplete::ReviewPending { id, to: reviewer.to_owned(), rejection })
     }
 

@@ -24,7 +24,6 @@ use crate::domain::task::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
 use crate::process::CommandError;
 
-pub mod approvals;
 pub mod attempt_log;
 pub mod attempt_quota;
 pub mod claims;
@@ -33,6 +32,7 @@ pub mod merge;
 pub mod messages;
 pub mod pending;
 pub mod plan_import;
+pub mod request_mail;
 pub mod review;
 pub mod setup;
 pub mod step;

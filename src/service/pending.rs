@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::approvals::current_approvals;
+use super::request_mail::current_approvals;
 use crate::domain::agent::prompt::delivered_keys;
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::message::Message;

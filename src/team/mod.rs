@@ -35,7 +35,7 @@ use crate::run::event_sink::EventSink;
 use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
-use crate::service::approvals::{self, TURN_INTERRUPTED};
+use crate::service::request_mail::{self, TURN_INTERRUPTED};
 use crate::service::{claims, plan_import};
 use handle::{LiveStatus, TeamCommand, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
@@ -398,7 +398,7 @@ pub fn check_models(spec: &TeamSpec, connect: &ModelConnector) -> Result<(), Lau
 /// no failed attempt. Returns the holders, so that each can continue with its task.
 async fn take_over(stores: &Stores, workspace: &Path, now: UnixMs) -> Result<BTreeMap<TaskId, String>, StoreError> {
     board_socket::remove_stale_sockets(&workspace.join(AGENTS_FOLDER));
-    approvals::withdraw_permissions(stores, None, TURN_INTERRUPTED, now).await?;
+    request_mail::withdraw_permissions(stores, None, TURN_INTERRUPTED, now).await?;
     let reclaimed = claims::reclaim_of_ended_team(stores).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }

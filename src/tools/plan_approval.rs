@@ -3,7 +3,7 @@
 use super::prelude::*;
 use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::team::name::{HUMAN, LEAD};
-use crate::service::approvals::{self, Answer, Responder};
+use crate::service::request_mail::{self, Answer, Responder};
 
 const NAME: &str = "plan_approval";
 
@@ -29,8 +29,8 @@ impl TypedTool for SubmitPlan {
         let about = held_subject(context).await?;
         let from = context.caller.name.as_str();
         let outbox = context.outbox();
-        let request = Request::new(&approvals::new_request_id(), RequestKind::PlanApproval, from, to, outbox.now);
-        let id = approvals::send_request(&outbox, Request { plan: self.plan, about, ..request }).await?;
+        let request = Request::new(&request_mail::new_request_id(), RequestKind::PlanApproval, from, to, outbox.now);
+        let id = request_mail::send_request(&outbox, Request { plan: self.plan, about, ..request }).await?;
         Ok(ToolOutput::text(format!(
             "submitted to {recipient} as request {id}; the answer will come as mail. End your turn now if you cannot continue without it"
         )))
@@ -90,7 +90,7 @@ pub(super) async fn answer_request(
     let name = context.caller.name.as_str();
     let by = Responder { name, process: name };
     let answer = Answer { approve, feedback, for_run: false, digest: None };
-    Ok(approvals::send_answer(&context.outbox(), by, id, kind, answer).await?.request.from)
+    Ok(request_mail::send_answer(&context.outbox(), by, id, kind, answer).await?.request.from)
 }
 
 /// The summary of a call that answers a request.

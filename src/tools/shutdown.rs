@@ -4,7 +4,7 @@ use super::plan_approval::{answer_request, answer_summary};
 use super::prelude::*;
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::Name;
-use crate::service::approvals;
+use crate::service::request_mail;
 
 const RESPONSE: &str = "shutdown_response";
 
@@ -43,9 +43,9 @@ impl TypedTool for ShutdownRequest {
         }
         let from = context.caller.name.as_str();
         let outbox = context.outbox();
-        let id = approvals::new_request_id();
+        let id = request_mail::new_request_id();
         let request = Request::new(&id, RequestKind::Shutdown, from, teammate.as_str(), outbox.now);
-        approvals::send_request(&outbox, request).await?;
+        request_mail::send_request(&outbox, request).await?;
         Ok(ToolOutput::text(format!("sent request {id} to {teammate}; the answer will come as mail")))
     }
 }

@@ -14,8 +14,8 @@ use brigade::domain::team::name::{HUMAN, LEAD};
 use brigade::domain::team::state::Mode;
 use brigade::domain::text::json_document::Document;
 use brigade::ports::{Claimant, Clock, StoreResult};
-use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
+use brigade::service::request_mail::{self, Answer, Responder};
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::file::workers::leader_lock::acquire_leader_lock;
 use brigade::stores::fs::FileSystem;
@@ -184,7 +184,7 @@ impl World {
             let outbox = Outbox { stores: &person.stores, now: self.host.now(), events: None };
             let answer = Answer { approve: approves(), feedback: Some("go on"), for_run: false, digest: None };
             // It may have an answer already.
-            let _ = approvals::send_answer(&outbox, by, &request.id, request.kind, answer).await;
+            let _ = request_mail::send_answer(&outbox, by, &request.id, request.kind, answer).await;
         }
         Ok(())
     }

@@ -30,8 +30,8 @@ use brigade::ports::{
     StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
-use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
+use brigade::service::request_mail::{self, Answer, Responder};
 use brigade::stores::memory;
 use brigade::stores::memory::MemoryWorkers;
 use brigade::stores::memory::events::MemoryEventLog;
@@ -659,7 +659,7 @@ pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores, now, events: None };
     let answer = Answer { approve: true, feedback: Some("go on"), for_run: false, digest: None };
-    let _ = approvals::send_answer(&outbox, by, id, RequestKind::PlanApproval, answer).await;
+    let _ = request_mail::send_answer(&outbox, by, id, RequestKind::PlanApproval, answer).await;
 }
 
 /// Over all runs, a request is made once, and then answered or withdrawn at most once.

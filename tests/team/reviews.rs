@@ -5,8 +5,8 @@ use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::team::approval::{Request, RequestKind};
 use brigade::domain::team::name::HUMAN;
 use brigade::ports::{ModelError, ModelRequest};
-use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
+use brigade::service::request_mail::{self, Answer, Responder};
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::json;
 
@@ -58,7 +58,7 @@ pub async fn approve(harness: &TestTeam) {
     let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores: &harness.stores, now: harness.clock.now(), events: None };
     let answer = Answer { approve: true, feedback: None, for_run: false, digest: None };
-    approvals::send_answer(&outbox, by, &id, RequestKind::Review, answer).await.unwrap();
+    request_mail::send_answer(&outbox, by, &id, RequestKind::Review, answer).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
         "takes a limited number of entries, of folders that confined commands cannot write",
     ),
     ("src/front/cli/doctor.rs", "fs::read(", "a file that it has just written"),
-    ("src/front/cli/consent/mod.rs", ".read_line(", "the person's answer on a terminal"),
+    ("src/front/cli/consent.rs", ".read_line(", "the person's answer on a terminal"),
     ("src/front/cli/signals.rs", "unbounded_channel(", "signals, which the person sends"),
     ("src/front/watch/mod.rs", "unbounded_channel(", "keys, which the person types"),
     ("src/domain/task/plan.rs", ".read_line(", "its own method; it parses a line of a plan with a limit"),

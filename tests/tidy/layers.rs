@@ -164,18 +164,10 @@ const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),
     ("src/embed/confinement.rs", "connects the repository to files"),
     ("src/api/clean.rs",     "removes files"),
-    ("src/front/cli/consent/mod.rs", "lists the members that the roster adds"),
+    ("src/api/consent/work.rs", "lists the members that the roster adds"),
     ("src/front/cli/doctor.rs",    "inspects the files of this machine"),
     ("src/api/refusal.rs",   "hints for locked files and symbolic links"),
     ("src/api/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
-];
-
-/// Files of front ends that still open stores, with what they open them for. The function below `src/api` that replaces it removes the
-/// line.
-#[rustfmt::skip]
-const OPEN_STORES: &[(&str, &str)] = &[
-    ("src/front/cli/doctor/board.rs", "checks of the board"),
-    ("src/front/cli/doctor/usage.rs", "checks of usage reports"),
 ];
 
 /// The kinds of stores, and the file system below them.
@@ -322,15 +314,11 @@ fn front_ends_open_no_store() {
         let is_front_end = ["main", "front"].contains(&source.layer().as_str());
         is_front_end && paths_of(source).iter().any(|path| path.parts.iter().any(|part| part == "OpenMode"))
     };
-    let openers: Vec<&Path> = sources().iter().filter(opens).map(|source| source.path.as_path()).collect();
-    let is_known = |path: &&&Path| OPEN_STORES.iter().any(|(file, _)| **path == Path::new(file));
-    let strangers = openers.iter().filter(|path| !is_known(path));
-    let mut complaints: Vec<String> =
-        strangers.map(|path| format!("{}: ask a function of `api`, which opens the stores", path.display())).collect();
-    let unused = OPEN_STORES.iter().filter(|(file, _)| !openers.contains(&Path::new(file)));
-    complaints
-        .extend(unused.map(|(file, reason)| format!("OPEN_STORES: {file} opens no store ({reason}); remove the line")));
-    assert_no_complaints("stores: no file above `api` opens them, except those of OPEN_STORES", &complaints);
+    let openers = sources().iter().filter(opens);
+    let complaints: Vec<String> = openers
+        .map(|source| format!("{}: ask a function of `api`, which opens the stores", source.path.display()))
+        .collect();
+    assert_no_complaints("stores: no file above `api` opens them", &complaints);
 }
 
 #[test]

@@ -131,6 +131,11 @@ impl TeamSpec {
     pub fn target_branch(&self) -> BranchName {
         self.merge_into.clone().unwrap_or_else(|| team_branch(self.name.as_str()))
     }
+
+    /// Returns true if a member runs the code blocks of its tasks.
+    pub fn runs_blocks(&self) -> bool {
+        self.members.iter().any(|member| !member.has_model())
+    }
 }
 
 /// The instructions for members. A file of the same name in the config's `prompts/` replaces each.

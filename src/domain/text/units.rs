@@ -36,6 +36,12 @@ pub fn bytes(bytes: u64) -> String {
         None => format!("{bytes} bytes"),
     }
 }
+
+/// Returns `1 task`, `2 tasks`.
+pub fn count(number: usize, word: &str) -> String {
+    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
 pub fn join_up_to(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
     let more = items.len().saturating_sub(shown_max);

@@ -17,18 +17,6 @@ static ROOT: LazyLock<Command> = LazyLock::new(|| {
     root
 });
 
-/// The names of the commands that take `--workspace` and `--config` into account, so that hints add these flags.
-pub static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    visible_subcommands(root()).map(Command::get_name).filter(|name| !["api", "completions"].contains(name)).collect()
-});
-
-/// The names of the commands that the command line shares with an interactive session. The other commands start a team, remove its files,
-/// need the terminal, or serve a shell or an MCP client.
-pub static SHARED_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let others = ["init", "up", "run", "watch", "clean", "mcp", "api", "completions"];
-    visible_subcommands(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
-});
-
 /// The root of the command tree.
 pub fn root() -> &'static Command {
     &ROOT

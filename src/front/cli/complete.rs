@@ -4,17 +4,17 @@
 use clap::{Arg, Command};
 
 use super::commands::{about, root, value_name};
-use super::context::Context;
+use super::context::{Context, on_one_thread};
 use super::error::CliResult;
+use super::location::Global;
 use super::output::CommandAnswer;
-use super::{Global, on_one_thread};
-use crate::api::approval::approvals;
 use crate::api::members;
+use crate::api::request::approvals;
 use crate::api::task;
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::{ALL, HUMAN, LEAD};
-use crate::front::text::commands::shell_word;
-use crate::front::text::lines::{cut, one_line};
+use crate::domain::text::{one_line, shell_word};
+use crate::front::text::lines::cut;
 
 /// The most candidates that are offered at once.
 pub const CANDIDATES_MAX: usize = 200;

@@ -1,17 +1,17 @@
 //! The context of a command: its workspace and its output.
 
 use std::io;
+use std::time::Duration;
 
-use super::Global;
-use super::commands::SHARED_COMMANDS;
-use super::error::CliResult;
-use super::location;
+use super::error::{CliError, CliResult};
+use super::location::{self, Global};
 use super::output::{CommandAnswer, Output};
 use super::surface::Surface;
 use crate::api::Workspace;
 use crate::front::repl::screen::Printer;
 use crate::front::text::commands::{Commands, Hint};
 use crate::front::text::lines::wrap;
+use crate::platform::threads;
 use crate::ports::WaitLimit;
 
 /// Spaces before the further lines of a note.
@@ -83,7 +83,7 @@ impl Context {
     /// The commands as the reader of the output types them.
     pub fn commands(&self) -> Commands {
         match &self.surface {
-            Surface::Repl(_) => Commands::Repl(&SHARED_COMMANDS),
+            Surface::Repl(_) => Commands::Repl,
             _ => Commands::Shell(location::flags(&self.workspace.location)),
         }
     }
@@ -101,4 +101,16 @@ impl Context {
     pub fn hint(&self, hint: impl Into<Hint>) -> String {
         self.commands().text(&hint.into())
     }
+}
+
+/// The longest time that a command waits at its end for its threads.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Runs a future on one thread: commands need no parallel work and start faster this way.
+pub fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
+    let runtime = threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?;
+    let outcome = runtime.block_on(command);
+    // `brigade watch` can end while it reads a long text.
+    runtime.shutdown_timeout(END_TIME_MAX);
+    outcome
 }

@@ -3,11 +3,10 @@
 use super::context::Context;
 use super::error::CliResult;
 use super::order;
+use super::outcome;
 use super::output::CommandAnswer;
 use crate::api::Order;
-use crate::api::cost::{self, CostView};
-use crate::front::text::cost::render;
-use crate::front::text::lines::one_line;
+use crate::api::cost::{self};
 
 /// Show the tokens and dollars that a team has used
 ///
@@ -32,15 +31,6 @@ impl Cost {
             return order::give(context, Order::ResetCost { team: self.team }).await;
         }
         let view = cost::cost(&context.workspace, self.team.as_deref()).await?;
-        answer(context, &view, false)
+        outcome::cost(context, &view, false)
     }
-}
-
-/// The usage as the answer, after a reset or not.
-pub(super) fn answer(context: &Context, view: &CostView, is_reset: bool) -> CliResult<CommandAnswer> {
-    context.output.answer(view, || {
-        let reset =
-            if is_reset { format!("the counters of {} are reset\n", one_line(&view.team)) } else { String::new() };
-        reset + &render(view, context.output.columns)
-    })
 }

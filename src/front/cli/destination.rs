@@ -2,7 +2,6 @@
 
 use tokio::time::Instant;
 
-use super::commands::SHARED_COMMANDS;
 use super::logging;
 use super::output::Output;
 use super::surface::Surface;
@@ -34,7 +33,7 @@ impl Destination {
     /// The commands as the reader at the present place types them.
     pub fn commands(&self) -> Commands {
         match &self.surface {
-            Surface::Repl(_) => Commands::Repl(&SHARED_COMMANDS),
+            Surface::Repl(_) => Commands::Repl,
             _ => self.commands.clone(),
         }
     }

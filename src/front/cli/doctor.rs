@@ -2,9 +2,9 @@
 
 mod board;
 mod servers;
-mod usage;
 
 use crate::api::Launch;
+use crate::api::consent::is_agreed;
 use crate::front::text::commands::{Hint, hint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,6 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 pub(super) use servers::not_listed;
 
-use super::consent;
 use super::context::Context;
 use super::error::CliResult;
 use super::exit::Exit;
@@ -27,9 +26,11 @@ use crate::api::task;
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
 use crate::domain::team::team_spec::{ModelSpec, TeamSpec};
+use crate::domain::text::units::{bytes, count};
+use crate::domain::text::{one_line, printable};
 use crate::embed;
 use crate::front::text::lead_status;
-use crate::front::text::lines::{bytes, count, cut, one_line, printable, wrap};
+use crate::front::text::lines::{cut, wrap};
 use crate::front::text::pending::team_branch;
 use crate::front::text::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::git::UNSIGNED_WORK;
@@ -115,7 +116,7 @@ impl Doctor {
                 findings.push(check_free_space(&workspace, context));
                 findings.extend(board::check_board(context).await);
                 findings.extend(check_lead(context).await);
-                findings.extend(usage::check_reports(context).await);
+                findings.extend(board::check_usage(context).await);
             }
             Err(error) => {
                 findings.push(fail("workspace", error.message, Hint::of_steps(&error.next).unwrap_or_default()))
@@ -207,7 +208,7 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Finding> {
     let (spec, name) = (&team.spec, &team.spec.name);
     let members = || std::iter::once(&spec.lead).chain(&spec.members);
-    if members().any(|member| member.model.command.is_some()) && !consent::is_agreed(context, config, team) {
+    if members().any(|member| member.model.command.is_some()) && !is_agreed(&context.workspace, config, team) {
         let text = format!("team {name}: its `command` is not run: you have not agreed to these settings yet");
         return vec![warn("agent", text, agree())];
     }

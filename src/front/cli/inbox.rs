@@ -6,18 +6,19 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
-use crate::api::approval::approvals;
 use crate::api::inbox::{self, MessageView, UnreadMail};
+use crate::api::request::approvals;
 use crate::api::{OrderForm, Question as ApiQuestion};
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::HUMAN;
 use crate::domain::team::pending_questions::Question;
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 use crate::front::text::commands::{Hint, hint, line};
-use crate::front::text::lines::{ago, indented, one_line};
+use crate::front::text::lines::{ago, indented};
 use crate::front::text::style::{BOLD, DIM, paint};
-use crate::front::text::{approvals, markdown};
+use crate::front::text::{markdown, requests};
 
 /// Spaces before each line of a message.
 const INDENT: usize = 2;
@@ -125,14 +126,14 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
     match stored.filter(|request| kind.is_some() && request.report.is_some()) {
         // The message text is for a reviewing agent, so the person sees the report instead.
         Some(review) => {
-            out += &format!("  {}\n", approvals::title(review));
-            out += &approvals::details(review, columns, renders_markdown);
+            out += &format!("  {}\n", requests::title(review));
+            out += &requests::details(review, columns, renders_markdown);
             let show = ApiQuestion::Request { kind: RequestKind::Review, id: Some(review.id.clone()) };
             out += &dim(hint![show, " shows the diff"]);
         }
         // The text of a call has its own format.
         None if kind == Some(RequestKind::Permission) => {
-            let line = stored.map_or_else(|| one_line(&message.content).into(), approvals::line);
+            let line = stored.map_or_else(|| one_line(&message.content).into(), requests::line);
             out += &indented(&context.hint(line), columns, INDENT);
         }
         None => {
@@ -146,7 +147,7 @@ fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) 
         (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.workspace.now())).into()),
         (None, Some((kind, id))) if kind != RequestKind::Shutdown => {
             let unknown = Request::new(id, kind, &message.from, HUMAN, context.workspace.now());
-            Some(approvals::how_to_answer(stored.unwrap_or(&unknown)))
+            Some(requests::how_to_answer(stored.unwrap_or(&unknown)))
         }
         _ if is_question => Some(hint![OrderForm::Send { to: Some(message.from.clone()) }, " answers"]),
         _ => None,

@@ -23,9 +23,10 @@ use crate::config::CONFIG_FILE;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::Prompts;
-use crate::front::text::commands::{Hint, hint, line, shell_word};
+use crate::domain::text::shell_word;
+use crate::domain::text::units::count;
+use crate::front::text::commands::{Hint, hint, line};
 use crate::front::text::lead_status::pause;
-use crate::front::text::lines::count;
 use crate::front::text::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::platform::reading::{self, AllowedKinds};
 

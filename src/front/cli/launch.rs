@@ -21,10 +21,10 @@ use crate::domain::task::NewTask;
 use crate::domain::task::shell_blocks;
 use crate::domain::team::state::Mode;
 use crate::domain::team::team_spec::TeamSpec;
+use crate::domain::text::{one_line, shell_word};
 use crate::embed::read_plans;
 use crate::front::repl::Repl;
-use crate::front::text::commands::{hint, line, shell_word};
-use crate::front::text::lines::one_line;
+use crate::front::text::commands::{hint, line};
 use crate::front::text::style::warning;
 use crate::platform::terminal;
 
@@ -44,6 +44,10 @@ impl Lifetime {
     /// Returns true if the launch begins with a cleanup session.
     fn is_cleanup(self) -> bool {
         matches!(self, Self::Session(Mode::RunCleanup) | Self::FollowState(Some(Mode::RunCleanup)))
+    }
+
+    fn purpose(self) -> Purpose {
+        if matches!(self, Self::Session(_)) { Purpose::Run } else { Purpose::Up }
     }
 }
 
@@ -201,7 +205,7 @@ impl LaunchArguments {
             config: &config,
             resolved: &resolved,
             workspace: &workspace,
-            purpose: Purpose::of(lifetime),
+            purpose: lifetime.purpose(),
             trust: self.trust,
             is_text: format == OutputFormat::Text,
         };
@@ -250,7 +254,7 @@ impl LaunchArguments {
 
     /// Returns the name of the team. The hint for a wrong name is a whole command: a goal may have been typed in place of the team.
     fn select_team(&self, config: &Config, lifetime: Lifetime) -> CliResult<String> {
-        let verb = Purpose::of(lifetime).verb();
+        let verb = lifetime.purpose().verb();
         config.select(self.team.as_deref()).map_err(|error| {
             let hint = match &error {
                 ConfigError::AmbiguousTeam(known) => {
@@ -271,11 +275,6 @@ impl LaunchArguments {
     }
 }
 
-/// Returns true if a member runs the code blocks of its tasks.
-pub(in crate::front) fn runs_blocks(spec: &TeamSpec) -> bool {
-    spec.members.iter().any(|member| !member.has_model())
-}
-
 /// Returns the place and the subject of a task of a plan, and its description.
 fn named_task(task: &NewTask) -> (String, &str) {
     (format!("line {}, {}", task.source_line.unwrap_or(0), task.subject), &task.description)
@@ -283,7 +282,7 @@ fn named_task(task: &NewTask) -> (String, &str) {
 
 /// Warns about the code blocks of tasks that a `runbook` member skips.
 pub(in crate::front) fn warn_of_skipped_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
-    if context.output.json || !spec.is_some_and(runs_blocks) {
+    if context.output.json || !spec.is_some_and(TeamSpec::runs_blocks) {
         return;
     }
     for (name, description) in tasks {

@@ -1,17 +1,33 @@
 //! The location of a command, from its flags and the environment of the process, and its forms for people.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::Global;
-use super::commands::WORKSPACE_COMMANDS;
 use super::error::{CliError, CliResult};
+use super::output::Color;
 use crate::api::Location;
 use crate::config::{Environment, UnknownVariable, VARIABLE_PREFIX};
-use crate::front::text::commands::{GlobalFlags, shell_word};
-use crate::front::text::lines::one_line;
+use crate::domain::text::{one_line, shell_word};
 use crate::front::text::style::warning;
 use crate::sandbox::protected_paths::user_config_file;
+
+/// Options of every command.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// The config file [default: the nearest brigade.toml in this folder or above]
+    #[arg(long, global = true, value_name = "FILE", env = "BRIGADE_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+    /// The folder that the team works in [default: the folder of the config]
+    #[arg(long, global = true, value_name = "DIR", env = "BRIGADE_WORKSPACE", hide_env_values = true)]
+    pub workspace: Option<PathBuf>,
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Use colours; auto: on terminals, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+}
 
 /// Reads the current folder, the path of the user's config and the `BRIGADE_` variables.
 ///
@@ -38,12 +54,12 @@ pub fn variable_warnings(location: &Location) -> Vec<String> {
 }
 
 /// The flags `--config` and `--workspace` as they were typed. Hints repeat them.
-pub fn flags(location: &Location) -> GlobalFlags {
+pub fn flags(location: &Location) -> String {
     let named = [("--config", &location.config), ("--workspace", &location.workspace)];
     let flags = named
         .into_iter()
         .filter_map(|(flag, path)| Some(format!("{flag} {}", shell_word(&path.as_ref()?.to_string_lossy()))));
-    GlobalFlags { flags: flags.collect::<Vec<_>>().join(" "), commands: &WORKSPACE_COMMANDS }
+    flags.collect::<Vec<_>>().join(" ")
 }
 
 /// A path as people read it: relative if it is below the current folder.

@@ -5,12 +5,10 @@
 
 use crate::front::text::commands::Commands;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 mod api;
-pub(super) mod approvals;
 mod argument_errors;
 pub(super) mod arguments;
 mod clean;
@@ -35,11 +33,13 @@ pub(super) mod logging;
 mod merge;
 mod nesting;
 pub(super) mod order;
+mod outcome;
 pub(super) mod output;
 mod pager;
 mod progress;
 mod reminders;
 mod replay;
+pub(super) mod requests;
 pub(super) mod run_output;
 mod run_selection;
 mod send;
@@ -56,10 +56,11 @@ use crate::platform::threads;
 use crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE;
 use crate::secrets::Secret;
 use argument_errors::{argument_error, is_help};
-use context::Context;
+use context::{Context, on_one_thread};
 use error::{CliError, CliResult};
 use exit::Exit;
 use launch::Launcher;
+use location::Global;
 use output::{Color, CommandAnswer, Output};
 
 /// The version, the commit and the kind of the build.
@@ -81,24 +82,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Options of every command.
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Options of every command")]
-pub struct Global {
-    /// The config file [default: the nearest brigade.toml in this folder or above]
-    #[arg(long, global = true, value_name = "FILE", env = "BRIGADE_CONFIG", hide_env_values = true)]
-    pub config: Option<PathBuf>,
-    /// The folder that the team works in [default: the folder of the config]
-    #[arg(long, global = true, value_name = "DIR", env = "BRIGADE_WORKSPACE", hide_env_values = true)]
-    pub workspace: Option<PathBuf>,
-    /// Print JSON, for programs
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Use colours; auto: on terminals, unless NO_COLOR is set
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
-    pub color: Color,
-}
-
 /// The commands.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs, reason = "the doc comment of each command's arguments is its help")]
@@ -114,10 +97,10 @@ pub enum Command {
     Transcript(transcript::Transcript),
     Inbox(inbox::Inbox),
     Send(send::Send),
-    Plan(approvals::Plan),
-    Review(approvals::Review),
+    Plan(requests::Plan),
+    Review(requests::Review),
     #[command(visible_alias = "permissions")]
-    Permission(approvals::Permission),
+    Permission(requests::Permission),
     Merge(merge::Merge),
     Why(why::Why),
     State(state::State),
@@ -251,16 +234,4 @@ pub(super) fn run_typed(context: &Context, words: Vec<String>) -> Result<String,
     let context = context.for_next_command(Output { json: cli.global.json, ..context.output });
     let no_launch = |_| Err(CliError::usage("a team runs in this interactive session already"));
     context.text_of(cli.command.run(&context, no_launch))
-}
-
-/// The longest time that a command waits at its end for its threads.
-const END_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// Runs a future on one thread: commands need no parallel work and start faster this way.
-pub(super) fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
-    let runtime = threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?;
-    let outcome = runtime.block_on(command);
-    // `brigade watch` can end while it reads a long text.
-    runtime.shutdown_timeout(END_TIME_MAX);
-    outcome
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::context::Context;
 use crate::config::search::workspace_above;
-use crate::front::text::lines::one_line;
+use crate::domain::text::one_line;
 use crate::stores::workspace::{BOARD_FOLDER, TEAM_FOLDER};
 
 /// The note for a workspace inside another one. One config can serve several workspaces, so the folder of the config in use is no

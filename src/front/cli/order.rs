@@ -3,8 +3,8 @@
 use super::consent::{self, TrustFlag};
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::outcome;
 use super::output::CommandAnswer;
-use super::{approvals, clean, cost, merge, send, state, stop, tasks};
 use crate::api::consent::Consent;
 use crate::api::{Order, Outcome};
 use crate::domain::task::Task;
@@ -29,21 +29,7 @@ pub(in crate::front) async fn carry_out(context: &Context, order: Order) -> CliR
 
 /// As [`give`], with the flag by which the person agrees without being asked.
 pub(super) async fn give_with(context: &Context, order: Order, trust: TrustFlag) -> CliResult<CommandAnswer> {
-    match order.carry_out(&context.workspace, &AtTerminal { context, trust }).await? {
-        Outcome::Added(task) => tasks::add::answer(context, &task).await,
-        Outcome::Changed { action, tasks } => tasks::change::answer(context, &tasks, action),
-        Outcome::Claim(claim) => tasks::claim::answer(context, claim).await,
-        Outcome::Deleted(deleted) => tasks::rm::answer(context, &deleted),
-        Outcome::Sent(sent) => send::answer(context, sent),
-        Outcome::Answered(given) => approvals::answer(context, &given),
-        Outcome::ModeSet(state) => state::answer(context, *state, true).await,
-        Outcome::TeamStopped(stopped) => stop::team_answer(context, stopped),
-        Outcome::TeammateStopped { name, stop } => stop::teammate_answer(context, &name, stop),
-        Outcome::Merged(merged) => merge::answer(context, &merged),
-        Outcome::SetAside(set_aside) => merge::set_aside_answer(context, &set_aside),
-        Outcome::Cleaned(cleanup) => clean::answer(context, &cleanup),
-        Outcome::CostReset(view) => cost::answer(context, &view, true),
-    }
+    outcome::answer(context, order.carry_out(&context.workspace, &AtTerminal { context, trust }).await?).await
 }
 
 /// The person at the terminal of a command.
@@ -64,6 +50,6 @@ impl Consent for AtTerminal<'_> {
     }
 
     fn call(&self, request: &Request) -> CliResult<Option<String>> {
-        approvals::ask_about_cut_call(self.context, request)
+        consent::confirm_call(self.context, request)
     }
 }

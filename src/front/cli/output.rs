@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use crate::domain::text::printable;
 use crate::front::text::commands::{Commands, Hint};
-use crate::front::text::lines::{WIDTH_UNBOUNDED, escape_json, printable, wrap};
+use crate::front::text::lines::{WIDTH_UNBOUNDED, escape_json, wrap};
 use crate::front::text::style::{BAD, BOLD, paint};
 
 /// The smallest assumed width of a terminal, in columns.

@@ -7,9 +7,10 @@ use crate::api::{OrderForm, Question as ApiQuestion};
 use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::message::Message;
 use crate::domain::team::pending_questions::{Question, Questions};
-use crate::front::text::approvals::{how_to_answer, line};
+use crate::domain::text::{first_line, one_line};
 use crate::front::text::commands::{Hint, hint};
-use crate::front::text::lines::{first_line, one_line, width};
+use crate::front::text::lines::width;
+use crate::front::text::requests::{how_to_answer, line};
 use crate::service::pending::PendingForPerson;
 
 /// The most items that one reminder names.

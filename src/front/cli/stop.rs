@@ -8,10 +8,9 @@ use super::output::CommandAnswer;
 use crate::api::Order;
 use crate::api::OrderForm;
 use crate::api::lead_status::LeadStatus;
-use crate::api::stop::{NextStart, StopTime, StoppedTeam, TeammateStop};
+use crate::domain::text::one_line;
 use crate::front::text::commands::hint;
 use crate::front::text::lead_status::other_team;
-use crate::front::text::lines::one_line;
 
 /// The default of `--wait`, in seconds.
 const WAIT_DEFAULT_S: u64 = 300;
@@ -47,38 +46,6 @@ impl Stop {
     }
 }
 
-/// The stop of a team as the answer.
-pub(super) fn team_answer(context: &Context, stopped: Option<StoppedTeam>) -> CliResult<CommandAnswer> {
-    let Some(stopped) = stopped else { return no_team(context) };
-    let data = serde_json::json!({ "stopped": true, "team": stopped.team, "pid": stopped.pid });
-    context.output.answer(&data, || format!("team {} is stopped\n", one_line(&stopped.team)))
-}
-
-/// The result of a request that a teammate stops, as the answer.
-pub(super) fn teammate_answer(context: &Context, name: &str, stop: TeammateStop) -> CliResult<CommandAnswer> {
-    match stop {
-        TeammateStop::NoTeam => no_team(context),
-        TeammateStop::AlreadyStopped { next_start: next } => {
-            let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
-            Ok(done.note(format!("{} is already stopped; {}", one_line(name), next_start(next))))
-        }
-        TeammateStop::Asked { id, when, next_start: next } => {
-            let data = serde_json::json!({ "asked": name, "id": id, "now": when == StopTime::EndsTurn });
-            let when = match when {
-                StopTime::EndsTurn => "stops now",
-                StopTime::Idle => "stops",
-                StopTime::AfterTurn => "stops after its turn",
-            };
-            context.output.answer(&data, || format!("{} {when}; {}\n", one_line(name), next_start(next)))
-        }
-    }
-}
-
-fn no_team(context: &Context) -> CliResult<CommandAnswer> {
-    let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
-    Ok(done.note("no team runs in this workspace"))
-}
-
 /// Returns the error for a team in place of a teammate, while a team runs.
 async fn team_as_teammate(context: &Context, name: &str) -> Option<CliError> {
     let config = context.workspace.location.config_if_valid()?;
@@ -95,12 +62,4 @@ async fn team_as_teammate(context: &Context, name: &str) -> Option<CliError> {
         CliError::refused(format!("cannot stop `{}`: {note}", one_line(name)))
             .hint(hint![OrderForm::Stop { now: false }, " stops the running team"]),
     )
-}
-
-/// Says when a stopped teammate starts again.
-pub(super) fn next_start(next: NextStart) -> &'static str {
-    match next {
-        NextStart::NextLaunch => "the next launch starts it again",
-        NextStart::Spawn => "it starts again if the lead spawns it",
-    }
 }

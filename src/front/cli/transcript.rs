@@ -6,8 +6,9 @@ use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use crate::api;
-use crate::front::text::commands::{hint, line, shell_word};
-use crate::front::text::lines::{count, one_line};
+use crate::domain::text::units::count;
+use crate::domain::text::{one_line, shell_word};
+use crate::front::text::commands::{hint, line};
 use crate::front::text::transcript::render;
 
 /// The most records that are shown without `-n`.

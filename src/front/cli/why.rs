@@ -7,7 +7,8 @@ use super::exit::Exit;
 use super::output::CommandAnswer;
 use crate::api::why::why;
 use crate::domain::task::TaskId;
-use crate::front::text::lines::{cut, one_line, wrap};
+use crate::domain::text::one_line;
+use crate::front::text::lines::{cut, wrap};
 use crate::front::text::style::{BOLD, DIM, paint};
 use crate::front::text::why::{ReasonText, render};
 

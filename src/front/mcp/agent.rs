@@ -2,10 +2,8 @@
 
 use std::time::Instant;
 
-use serde_json::{Map, Value};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
-use super::tools::McpToolEntry;
 use crate::api::inbox::UnreadMail;
 use crate::api::outside_agent::OutsideAgent;
 use crate::api::task::ActingAs;
@@ -60,13 +58,13 @@ impl ServedAgent {
         )
     }
 
-    /// Calls a tool. Each call opens the workspace, as a command does.
-    pub async fn call(&self, entry: &McpToolEntry, arguments: Map<String, Value>) -> CliResult<String> {
+    /// Begins a call, after the calls before it. The call opens the workspace, as a command does, and ends when the guard is dropped.
+    pub async fn begin_call(&self) -> CliResult<(MutexGuard<'_, ()>, Context)> {
         let called_at = Instant::now();
-        let _running_call = self.running_call.lock().await;
+        let running_call = self.running_call.lock().await;
         let context = self.context.for_next_command(self.context.output);
         self.confirm_mail(&context, called_at).await?;
-        (entry.run)(Value::Object(arguments), self, &context).await
+        Ok((running_call, context))
     }
 
     /// Adds the agent to the roster and opens its inbox.

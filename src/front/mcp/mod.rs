@@ -140,7 +140,7 @@ impl ServerHandler for McpHandler {
             let text = format!("unknown tool `{}`; the tools are {}", request.name, names.join(", "));
             return Err(ErrorData::invalid_params(text, None));
         };
-        let result = match self.0.call(entry, request.arguments.unwrap_or_default()).await {
+        let result = match entry.call(&self.0, request.arguments.unwrap_or_default()).await {
             Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
             // A hint is for a person at a shell.
             Err(error) => CallToolResult::error(vec![ContentBlock::text(error.message)]),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::agent::ServedAgent;
 use crate::api::inbox::UnreadMail;
@@ -55,12 +55,17 @@ type Run =
 pub struct McpToolEntry {
     /// The name in a call.
     pub name: &'static str,
-    /// Runs the tool.
-    pub run: Run,
+    run: Run,
     schema: ArgumentSchema,
 }
 
 impl McpToolEntry {
+    /// Calls the tool for this agent.
+    pub async fn call(&self, agent: &ServedAgent, arguments: Map<String, Value>) -> CliResult<String> {
+        let (_running_call, context) = agent.begin_call().await?;
+        (self.run)(Value::Object(arguments), agent, &context).await
+    }
+
     /// The purpose of the tool.
     pub fn description(&self) -> String {
         self.schema.description()

@@ -13,11 +13,12 @@ use crate::api::Order;
 use crate::api::pending::{self, PendingForPerson};
 use crate::domain::team::approval::Request;
 use crate::domain::team::name::LEAD;
-use crate::front::cli::context::Context;
+use crate::domain::text::one_line;
+use crate::front::cli::context::{Context, on_one_thread};
 use crate::front::cli::inbox::Inbox;
-use crate::front::cli::{on_one_thread, order, run_typed};
-use crate::front::text::approvals;
-use crate::front::text::lines::{cut, one_line};
+use crate::front::cli::{order, run_typed};
+use crate::front::text::lines::cut;
+use crate::front::text::requests;
 
 /// Columns of the words before an item that no longer waits.
 const GONE_WIDTH: usize = 17;
@@ -180,7 +181,7 @@ impl JobContext {
         }
         let requests: Vec<&Request> = waiting.approvals_for_person().collect();
         let commands = self.context.in_repl(&self.screen).commands();
-        let list = approvals::list(&requests, self.context.workspace.now(), columns(), &commands);
+        let list = requests::list(&requests, self.context.workspace.now(), columns(), &commands);
         self.screen.print(&list);
     }
 
@@ -203,7 +204,7 @@ impl JobContext {
         let approvals = waiting.approvals_for_person().map(|request| {
             let noun = request.kind.noun();
             let what = format!("asks about {noun} {}", request.id);
-            let title = repl.hint(approvals::title(request));
+            let title = repl.hint(requests::title(request));
             let show = format!("/{noun} show {}", one_line(&request.id));
             let short = one_line(&format!("{} {what}", request.from));
             let question = open_question(&request.from, &format!("{what}: {title}"), show, "Tab shows it");

@@ -3,8 +3,9 @@
 use super::line::commands;
 use crate::domain::team::name::ALL;
 use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::text::one_line;
 use crate::front::cli::complete::{self, Candidate, FILES_MARKER, ValueKind, Vocabulary};
-use crate::front::text::lines::{cut, one_line, width};
+use crate::front::text::lines::{cut, width};
 
 /// The text of an empty line: the open questions, or the reason why the team does nothing.
 #[derive(Debug, Clone, Default)]

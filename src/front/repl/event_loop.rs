@@ -20,13 +20,13 @@ use crate::api::Order;
 use crate::domain::log::event::{Event as TeamEvent, EventKind};
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::team::state::Mode;
+use crate::domain::text::one_line;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::output::Output;
 use crate::front::cli::run_output::{RunOutput, STOPPING_NOW, stop_text};
 use crate::front::cli::signals::{Signals, StopSignal, Suspensions, start_exit_deadline};
 use crate::front::text::commands::Commands;
-use crate::front::text::lines::one_line;
 use crate::run::stream;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamHandle, TeamOutcome};
 

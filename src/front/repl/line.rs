@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 use clap::Command;
 
 use crate::domain::text::suggestion::nearest;
-use crate::front::cli::commands::{SHARED_COMMANDS, about, arguments, root, visible_subcommands};
+use crate::front::cli::commands::{about, arguments, root, visible_subcommands};
 use crate::front::cli::error::{CliError, CliResult};
+use crate::front::text::commands::is_shared;
 use crate::front::text::lines::{indented, pad};
 use crate::front::text::style::{BOLD, DIM, paint};
 
@@ -59,7 +60,7 @@ const SESSION_COMMANDS: [(&str, &str, SessionCommand, &str); 4] = [
 /// All slash commands.
 pub fn commands() -> &'static [SlashCommand] {
     static COMMANDS: LazyLock<Vec<SlashCommand>> = LazyLock::new(|| {
-        let shared = visible_subcommands(root()).filter(|command| SHARED_COMMANDS.contains(&command.get_name()));
+        let shared = visible_subcommands(root()).filter(|command| is_shared(command.get_name()));
         let shared = shared.map(|command| SlashCommand {
             name: command.get_name(),
             arguments: arguments(command),

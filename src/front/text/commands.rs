@@ -10,30 +10,32 @@ use crate::domain::git::remedy::Remedy;
 use crate::domain::task::TaskId;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::state::Mode;
-pub use crate::domain::text::shell_word;
+use crate::domain::text::shell_word;
 
-/// The flags that name a workspace, as a person gave them, and the commands that take them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GlobalFlags {
-    /// The flags; empty where none are needed.
-    pub flags: String,
-    /// The names of the commands that work on a workspace.
-    pub commands: &'static [&'static str],
+/// The commands that an interactive session lacks: they start a team, remove its files, need the terminal, or serve a shell or an MCP
+/// client.
+const SHELL_ONLY: [&str; 8] = ["init", "up", "run", "watch", "clean", "mcp", "api", "completions"];
+/// The commands that use no workspace.
+const WITHOUT_WORKSPACE: [&str; 2] = ["api", "completions"];
+
+/// Returns true for a command that an interactive session shares with the shell.
+pub fn is_shared(command: &str) -> bool {
+    !SHELL_ONLY.contains(&command)
 }
 
 /// The place where the reader of a text types its commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Commands {
-    /// A shell: a command gets the flags that name the workspace.
-    Shell(GlobalFlags),
-    /// The line of an interactive session, which has the commands with these names: `/why 3`, and `@ada TEXT` for a message.
-    Repl(&'static [&'static str]),
+    /// A shell: a command gets these flags, which name the workspace; empty where none are needed.
+    Shell(String),
+    /// The line of an interactive session: `/why 3`, and `@ada TEXT` for a message.
+    Repl,
 }
 
 /// A shell in the workspace.
 impl Default for Commands {
     fn default() -> Self {
-        Self::Shell(GlobalFlags::default())
+        Self::Shell(String::new())
     }
 }
 
@@ -62,7 +64,7 @@ impl Commands {
     pub fn typed(&self, command: impl Into<Command>) -> String {
         let words = match command.into() {
             Command::Step(Next::Outside { outside }) => return outside,
-            Command::Step(Next::Order(OrderForm::Send { to })) if matches!(self, Self::Repl(_)) => {
+            Command::Step(Next::Order(OrderForm::Send { to })) if *self == Self::Repl => {
                 return format!("`@{} TEXT`", to.as_deref().map_or("NAME".into(), shell_word));
             }
             Command::Step(Next::Question(question)) => question_words(&question),
@@ -70,16 +72,13 @@ impl Commands {
             Command::Step(Next::Launch(launch)) => launch_words(&launch),
             Command::Line(words) => words,
         };
-        if words.is_empty() {
-            return "`brigade`".to_owned();
-        }
         let name = words.split(' ').next().unwrap_or_default();
         match self {
-            Self::Repl(commands) if commands.contains(&name) => format!("`/{words}`"),
-            Self::Shell(global) if !global.flags.is_empty() && global.commands.contains(&name) => {
-                format!("`brigade {} {words}`", global.flags)
+            Self::Repl if is_shared(name) => format!("`/{words}`"),
+            Self::Shell(flags) if !flags.is_empty() && !WITHOUT_WORKSPACE.contains(&name) => {
+                format!("`brigade {flags} {words}`")
             }
-            Self::Shell(_) | Self::Repl(_) => format!("`brigade {words}`"),
+            Self::Shell(_) | Self::Repl => format!("`brigade {words}`"),
         }
     }
 
@@ -343,23 +342,22 @@ fn described(step: &Next) -> Hint {
 mod tests {
     use super::*;
 
-    const REPL: Commands = Commands::Repl(&["plan", "send", "why"]);
-
     #[test]
     fn shell_command_gets_workspace_flags() {
-        let flags = GlobalFlags { flags: "--workspace w".to_owned(), commands: &["tasks", "up", "why"] };
+        let flags = "--workspace w".to_owned();
         let hint = hint![
             OrderForm::Retry { tasks: vec![TaskId(1), TaskId(2)] },
             ", or ",
             Launch::Up { team: None },
             "; ",
-            Launch::Init,
+            line("api schema"),
             "; `rm a`"
         ];
-        let with = "`brigade --workspace w tasks retry 1 2`, or `brigade --workspace w up`; `brigade init`; `rm a`";
+        let with =
+            "`brigade --workspace w tasks retry 1 2`, or `brigade --workspace w up`; `brigade api schema`; `rm a`";
         assert_eq!(Commands::Shell(flags).text(&hint), with);
         assert_eq!(hint.to_string(), with.replace("--workspace w ", ""));
-        assert_eq!(hint.steps().len(), 3);
+        assert_eq!(hint.steps().len(), 2);
     }
 
     #[test]
@@ -373,7 +371,7 @@ mod tests {
             (line("send --help"), "`/send --help`"),
             (Launch::Up { team: None }.into(), "`brigade up`"),
         ] {
-            assert_eq!(REPL.typed(command), typed);
+            assert_eq!(Commands::Repl.typed(command), typed);
         }
     }
 }

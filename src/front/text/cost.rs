@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::lines::{count, one_line, wrap};
+use super::lines::wrap;
 use super::style::{BAD, BOLD, DIM, PLAIN, paint};
 use super::table::{Cell, Table};
 use crate::api::cost::CostView;
 use crate::domain::team::budget::Budget;
+use crate::domain::text::one_line;
+use crate::domain::text::units::count;
 
 /// Returns the usage as text, at most `columns` wide.
 pub fn render(view: &CostView, columns: usize) -> String {

@@ -1,7 +1,7 @@
 //! A diff of git as a person reads it.
 
-use super::lines::printable;
 use super::style::{BAD, BOLD, BUSY, GOOD, PLAIN, paint};
+use crate::domain::text::printable;
 
 /// A diff of git, coloured and without anything that a terminal obeys.
 pub fn patch(text: &str) -> String {

@@ -1,13 +1,14 @@
 //! The evidence of a completed task in a few words.
 
 use super::commands::{Hint, hint};
-use super::lines::{first_line, join_up_to, one_line};
 use super::summary::TaskOutcome;
 use crate::api::Question;
 use crate::domain::git::ignored_files::IgnoredFiles;
 use crate::domain::task::evidence::{Caveat, joined};
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{TaskId, TaskResult};
+use crate::domain::text::units::join_up_to;
+use crate::domain::text::{first_line, one_line};
 
 /// Ids that a sentence names.
 const NAMED_MAX: usize = 5;

@@ -1,11 +1,12 @@
 //! Messages about the team that runs in a workspace, and its lead process.
 
 use super::commands::{Hint, hint};
-use super::lines::{duration, one_line};
 use crate::api::lead_status::{Delivery, LeadProcess, Pause};
 use crate::api::team::LeadHealth;
 use crate::api::{Launch, OrderForm};
 use crate::domain::team::state::Mode;
+use crate::domain::text::one_line;
+use crate::domain::text::units::duration;
 
 /// Returns the message, to follow the name of the process.
 pub fn message(health: LeadHealth) -> String {

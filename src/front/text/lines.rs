@@ -9,8 +9,8 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::domain::text::is_harmful;
-pub use crate::domain::text::units::{bytes, duration, join_up_to};
-pub use crate::domain::text::{first_line, one_line, printable};
+use crate::domain::text::printable;
+use crate::domain::text::units::duration;
 use crate::domain::time::UnixMs;
 
 /// The width of output that does not go to a terminal: enough for programs, and a bound.
@@ -172,14 +172,11 @@ pub fn elapsed(since: Duration) -> String {
     }
 }
 
-/// Returns `1 task`, `2 tasks`.
-pub fn count(number: usize, word: &str) -> String {
-    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::text::one_line;
+    use crate::domain::text::units::bytes;
     use proptest::prelude::*;
 
     #[test]

@@ -5,11 +5,12 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::cost::grouped;
-use super::lines::{cut, duration, width};
+use super::lines::{cut, width};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use crate::api::team::{MemberView, VisibleStatus};
 use crate::domain::log::event::TaskCounts;
+use crate::domain::text::units::duration;
 use crate::domain::time::UnixMs;
 
 /// The width of the bar, in columns, if the line has room for it.

@@ -8,9 +8,10 @@ use std::ops::Range;
 use anstyle::{Effects, Style};
 use pulldown_cmark::{Alignment, CowStr, Event, Options, Parser, Tag, TagEnd};
 
-use super::lines::{chunks, fold, indented, printable, width};
+use super::lines::{chunks, fold, indented, width};
 use super::style::{BUSY, DIM, PLAIN, paint};
 use crate::domain::text::code_fence::CodeFence;
+use crate::domain::text::printable;
 
 /// Code, inline and in blocks.
 const CODE: Style = BUSY;

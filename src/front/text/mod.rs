@@ -3,7 +3,6 @@
 //!
 //! The text always has colours. The caller removes them for outputs without colours.
 
-pub mod approvals;
 pub mod commands;
 pub mod cost;
 pub mod diff;
@@ -15,6 +14,7 @@ pub mod markdown;
 pub mod pending;
 mod planning;
 pub mod replay;
+pub mod requests;
 pub mod style;
 pub mod summary;
 pub mod table;

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-use super::commands::{Commands, Hint, hint, shell_word};
-use super::lines::{count, join_up_to, one_line};
+use super::commands::{Commands, Hint, hint};
 use crate::api::merge::TeamBranchStatus;
 use crate::api::next::Digest;
 use crate::api::pending::PendingView;
 use crate::api::{OrderForm, Question};
 use crate::domain::team::approval::RequestKind;
+use crate::domain::text::units::{count, join_up_to};
+use crate::domain::text::{one_line, shell_word};
 
 /// The most ids, or uncommitted files, that a sentence names. More are counted.
 const NAMED_MAX: usize = 5;

@@ -1,10 +1,10 @@
 //! The lead's planning of a goal, as the events of a run show it.
 
-use super::lines::first_line;
 use crate::domain::log::event::{EventKind, GOAL_TOOL};
 use crate::domain::team::name::LEAD;
 use crate::domain::team::pending_questions::trailing_question;
 use crate::domain::team::run_verdict::{GoalAnswer, UnplannedGoal};
+use crate::domain::text::first_line;
 
 /// The lead's planning of a goal.
 #[derive(Debug, Clone, Default)]

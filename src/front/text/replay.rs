@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lines::{count, cut, duration, elapsed, one_line, wrap};
+use super::lines::{cut, elapsed, wrap};
 use super::style::{BOLD, DIM, WARN, paint};
 use super::tasks;
 use super::team;
@@ -19,6 +19,8 @@ use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::budget::Budget;
 use crate::domain::team::state::SetBy;
 use crate::domain::team::waiting_for::WaitingFor;
+use crate::domain::text::one_line;
+use crate::domain::text::units::{count, duration};
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, InvalidEntry};
 

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evidence::{evidence_text, with_evidence};
-use super::lines::first_line;
 use super::pending::PendingNotes;
 use super::planning::Planning;
 use super::tasks::obstacles;
@@ -18,6 +17,7 @@ use crate::domain::task::dependencies::{self, unfinished_blockers};
 use crate::domain::task::evidence::joined;
 use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::text::first_line;
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 pub use closing::{WorkspaceView, next_steps, render, setting_hint};
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::domain::log::event::NewEvent;
     use crate::domain::team::name::LEAD;
-    use crate::front::text::commands::{Commands, GlobalFlags};
+    use crate::front::text::commands::Commands;
     use crate::front::text::style::{BAD, GOOD, WARN};
 
     fn event(seq: u64, at: i64, kind: EventKind) -> Event {
@@ -280,8 +280,7 @@ mod tests {
 
     #[test]
     fn summary_says_why_goal_has_no_tasks() {
-        let place =
-            WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::Shell(GlobalFlags::default()) };
+        let place = WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::default() };
         let closing = |kinds: Vec<EventKind>, has_goal: bool| {
             let mut summary = Summary::new(Vec::new(), has_goal);
             kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
@@ -325,8 +324,7 @@ mod tests {
 
     #[test]
     fn problem_comes_first_if_run_did_nothing() {
-        let place =
-            WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::Shell(GlobalFlags::default()) };
+        let place = WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::default() };
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
         let closing = |summary: Summary| {
@@ -341,8 +339,7 @@ mod tests {
 
     #[test]
     fn passed_goal_check_is_no_success_if_tasks_failed() {
-        let place =
-            WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::Shell(GlobalFlags::default()) };
+        let place = WorkspaceView { results: Some(Path::new("/w")), commands: &Commands::default() };
         let closing = |board: &BoardView, met: bool| {
             let goal = Some(GoalCheck { met, evidence: "`true`: exit status 0".into() });
             render(&RunOutcome { goal, ..run().outcome("t", board) }, &place, 200)
@@ -364,9 +361,8 @@ mod tests {
         let usage = RunUsage { input_tokens: 900, output_tokens: 100 };
         let outcome_of = |board: &BoardView| RunOutcome { usage, ..run().outcome("t", board) };
         let outcome = outcome_of(&board());
-        let repo =
-            WorkspaceView { results: Some(Path::new("/srv/repo")), commands: &Commands::Shell(GlobalFlags::default()) };
-        let flags = GlobalFlags { flags: "--workspace repo".to_owned(), commands: &["tasks", "why", "log"] };
+        let repo = WorkspaceView { results: Some(Path::new("/srv/repo")), commands: &Commands::default() };
+        let flags = "--workspace repo".to_owned();
         let narrow = render(&outcome, &WorkspaceView { commands: &Commands::Shell(flags), ..repo }, 40);
         let text = render(&outcome, &repo, 90) + "---" + &narrow;
         let mut done = board();

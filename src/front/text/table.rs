@@ -3,8 +3,9 @@
 
 use anstyle::Style;
 
-use super::lines::{cut, cut_middle, fold, one_line, pad, pad_left, width};
+use super::lines::{cut, cut_middle, fold, pad, pad_left, width};
 use super::style::{BOLD, PLAIN, paint};
+use crate::domain::text::one_line;
 
 /// Spaces between two columns.
 const GAP: usize = 2;

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::approvals;
 use super::commands::{Hint, hint};
 use super::cost::grouped;
 use super::evidence::caveat_sentence;
-use super::lines::{ago, count, first_line, indented, join_up_to, one_line, printable};
+use super::lines::{ago, indented};
+use super::requests;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
 use super::why::no_claimant_note;
@@ -22,6 +22,8 @@ use crate::domain::task::failure_summary::summary_of;
 use crate::domain::task::transition::Action;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::team::approval::Request;
+use crate::domain::text::units::{count, join_up_to};
+use crate::domain::text::{first_line, one_line, printable};
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, InvalidEntry};
 
@@ -73,7 +75,7 @@ fn caveat(task: &Task) -> Option<Caveat> {
 
 fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String {
     let now = context.now;
-    let approvals = context.open_requests(task.id).map(approvals::waits_for);
+    let approvals = context.open_requests(task.id).map(requests::waits_for);
     let mut parts = Vec::new();
     match task.status {
         TaskStatus::Pending => {
@@ -207,7 +209,7 @@ pub fn card(task: &Task, requests: &[&Request], context: &TaskContext<'_>, colum
         self::result(&mut out, result, columns);
     }
     for request in requests {
-        field(&mut out, request.kind.noun(), &approvals::summary(request, now), columns);
+        field(&mut out, request.kind.noun(), &requests::summary(request, now), columns);
     }
     field(&mut out, "created", &created(task, now), columns);
     field(&mut out, "changed", &task.updated_at.map(|at| ago(at, now)).unwrap_or_default(), columns);

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use super::cost::grouped;
 use super::lead_status;
-use super::lines::{ago, one_line, wrap};
+use super::lines::{ago, wrap};
 use super::live::{self, status_style};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use crate::api::team::{MemberView, TeamProcess, TeamState, TeamView, VisibleStatus};
 use crate::domain::team::state::SetBy;
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 
 /// Returns `state pause`, or `desired state run_once, current state pause` if they differ. `None` before the first request.

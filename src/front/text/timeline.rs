@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 
-use super::lines::{ago, count, duration, first_line, join_up_to, one_line};
+use super::lines::ago;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
 use crate::domain::log::event::{ClaimSnapshot, Event, EventKind, InvalidFileSnapshot};
 use crate::domain::log::task_diff::UNKNOWN_ACTOR;
@@ -21,6 +21,8 @@ use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::team::state::Mode;
 use crate::domain::team::state_note::StateNote;
+use crate::domain::text::units::{count, duration, join_up_to};
+use crate::domain::text::{first_line, one_line};
 use crate::domain::time::UnixMs;
 use layout::{Height, LineLayout};
 use repeats::RepeatFilter;
@@ -286,13 +288,8 @@ impl Timeline {
             EventKind::BudgetSpent { limit, spent, teammate } => budget_spent(teammate.as_deref(), limit, spent),
             EventKind::Warning { about, text } => folded(TEAM, format!("warning: {about}: {text}"), WARN),
             EventKind::Note { about, text } => line(TEAM, format!("{about}: {text}"), GOOD),
-            // They get their lines as a batch.
-            EventKind::TaskCreated { .. } | EventKind::TeammateStopped { .. } => return None,
-            EventKind::TeammatePhase { .. } | EventKind::TurnStarted { .. } | EventKind::TurnFinished { .. } => {
-                return None;
-            }
-            EventKind::MessageDelivered { .. } | EventKind::Board { .. } | EventKind::Team { .. } => return None,
-            EventKind::RequestMade(_) | EventKind::RequestWithdrawn { .. } | EventKind::Requests { .. } => return None,
+            // Created tasks and stopped teammates get their lines as a batch, all others none.
+            _ => return None,
         })
     }
 

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
-use super::lines::{count, cut, indented, one_line, printable};
+use super::lines::{cut, indented};
 use super::markdown;
 use super::style::{BAD, BOLD, BUSY, DIM, PLAIN, paint};
 use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use crate::domain::text::units::count;
+use crate::domain::text::{one_line, printable};
 
 /// Spaces before the lines of a text.
 const INDENT: usize = 2;

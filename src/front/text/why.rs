@@ -11,7 +11,7 @@ pub use completed::worktree_location;
 use super::commands::{Commands, Hint, hint};
 use super::cost::grouped;
 use super::lead_status;
-use super::lines::{ago, count, first_line, one_line};
+use super::lines::ago;
 use crate::api::next::TaskChange;
 use crate::api::refusal::restore_hint;
 use crate::api::team::LeadHealth;
@@ -25,6 +25,8 @@ use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::approval::Request;
 use crate::domain::team::budget::CapReached;
 use crate::domain::team::state::Mode;
+use crate::domain::text::units::count;
+use crate::domain::text::{first_line, one_line};
 use crate::domain::time::UnixMs;
 use crate::ports::QuarantinedTask;
 
@@ -146,13 +148,13 @@ fn failure_hint(id: TaskId, worktree: Option<&str>, has_verify: bool) -> Hint {
 }
 
 fn waiting_request(request: &Request) -> String {
-    let responder = super::approvals::responder(request);
+    let responder = super::requests::responder(request);
     format!("{} {} waits for {}", request.kind.noun(), one_line(&request.id), one_line(responder))
 }
 
 /// Returns the commands that answer the request, one on each line.
 fn commands_for(request: &Request) -> Hint {
-    let [show, approve, reject] = super::approvals::commands(request, None);
+    let [show, approve, reject] = super::requests::commands(request, None);
     hint![show, "\n", approve, "\n", reject]
 }
 

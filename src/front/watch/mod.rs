@@ -2,6 +2,7 @@
 //!
 //! Details are the answers to questions, and a key that changes something gives an order.
 
+mod help;
 mod keys;
 mod model;
 mod question;
@@ -21,10 +22,9 @@ use tokio::time::Instant;
 
 use crate::api::Order;
 use crate::api::run::{self, RunChoice};
-use crate::front::cli::context::Context;
+use crate::front::cli::context::{Context, on_one_thread};
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::logging;
-use crate::front::cli::on_one_thread;
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
 use crate::front::cli::signals::Signals;

@@ -1,14 +1,15 @@
 //! The state of `brigade watch` between two events.
 
-use super::keys::help;
+use super::help::help;
 use super::question::Question;
 use super::snapshot::{Item, List, Snapshot};
 use crate::api::Order;
-use crate::api::approval::Decision;
+use crate::api::request::Decision;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::LEAD;
 use crate::domain::team::state::Mode;
-use crate::front::text::lines::{fold, indented, one_line, width};
+use crate::domain::text::one_line;
+use crate::front::text::lines::{fold, indented, width};
 
 /// The width of a terminal below which it shows either a list or details.
 const BOTH_COLUMNS_MIN: usize = 110;

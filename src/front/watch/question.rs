@@ -2,11 +2,11 @@
 
 use crate::domain::task::TaskId;
 use crate::domain::team::approval::RequestKind;
-use crate::front::cli::approvals;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::log::Log;
 use crate::front::cli::output::CommandAnswer;
+use crate::front::cli::requests;
 use crate::front::cli::tasks::diff::Diff;
 use crate::front::cli::tasks::show::Show;
 use crate::front::cli::transcript::Transcript;
@@ -45,7 +45,7 @@ impl Question {
             Self::Why(id) => Why::of(id).run(context).await,
             Self::Transcript(name) => Transcript::of(name).run(context).await,
             Self::Request { kind, id, digest } => {
-                approvals::show(context, kind, Some(&id), digest.as_deref(), false).await
+                requests::show(context, kind, Some(&id), digest.as_deref(), false).await
             }
         }
     }

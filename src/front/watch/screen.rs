@@ -8,7 +8,8 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
 use super::model::{Input, Model, Tab, TaskDetails};
-use crate::front::text::lines::{cut, one_line, pad, width};
+use crate::domain::text::one_line;
+use crate::front::text::lines::{cut, pad, width};
 
 /// Draws the model.
 pub fn draw(frame: &mut Frame<'_>, model: &Model, has_colors: bool) {

@@ -10,13 +10,14 @@ use crate::domain::team::message::Message;
 use crate::domain::team::name::{HUMAN, LEAD};
 use crate::domain::team::pending_questions::{Question, Questions};
 use crate::domain::team::state::Mode;
+use crate::domain::text::{first_line, one_line};
 use crate::domain::time::UnixMs;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::team::killed_team_note;
-use crate::front::text::approvals;
-use crate::front::text::lines::{ago, first_line, one_line};
+use crate::front::text::lines::ago;
 use crate::front::text::live::{LiveView, board_line};
+use crate::front::text::requests;
 use crate::front::text::style::{BOLD, DIM, PLAIN, WARN, paint};
 use crate::front::text::table::{Cell, Table};
 use crate::front::text::tasks;
@@ -165,7 +166,7 @@ fn for_you(waiting: &PendingForPerson, now: UnixMs, columns: usize) -> List {
         };
         let digest = (request.kind == RequestKind::Permission).then(|| request.digest());
         let item = Item::Approval { kind: request.kind, id: request.id.clone(), from: request.from.clone(), digest };
-        add(&request.from, &what, ago(request.at, now), &approvals::title(request).to_string(), item);
+        add(&request.from, &what, ago(request.at, now), &requests::title(request).to_string(), item);
     }
     let is_other = |message: &&Message| !Questions::is_question_to_person(message);
     for message in waiting.mail.iter().filter(is_other) {

@@ -21,8 +21,8 @@ use super::workers::leader_lock::{FileLeadership, LeaderLock, acquire_leader_loc
 use super::workers::{FileWorkers, ProcessId};
 use super::{Durability, LOCK_FILES, TEAM_FOLDER, failed};
 use crate::ports::{IoAction, StoreChange, StoreResult, Stores};
-use crate::stores::approvals::RequestStore;
 use crate::stores::fs::{FileSystem, RealFileSystem};
+use crate::stores::request_store::RequestStore;
 #[cfg(doc)]
 use crate::stores::workspace::StoreKind;
 use crate::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, OpenStores};

@@ -20,8 +20,8 @@ use crate::ports::{
     Clock, CurrentLead, Leadership, LeadershipCheck, Ledger, QuarantinedTranscript, Roster, StateStore, StoreChange,
     StoreError, StoreResult, Stores, Transcripts, WaitLimit, WorkerSurvey, Workers,
 };
-use crate::stores::approvals::RequestStore;
 use crate::stores::file::transcripts::RECORD_BYTES_MAX;
+use crate::stores::request_store::RequestStore;
 
 /// Creates empty stores in memory.
 pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {

@@ -4,7 +4,7 @@
 //! [`crate::domain::team::session::decide`] returns. `polls` reads the stores, and `status` reports to them. Each other module of this
 //! folder has one part of the lead's memory, with the methods that read and change it.
 
-mod approvals;
+mod approval_watch;
 mod board;
 mod claims;
 mod done_when;
@@ -40,7 +40,7 @@ use crate::domain::team::state::Mode;
 use crate::domain::team::team_spec::OnQuota;
 use crate::domain::text::units::duration;
 use crate::ports::{BoardView, StoreChange};
-use approvals::ApprovalWatch;
+use approval_watch::ApprovalWatch;
 use board::BoardWatch;
 use claims::EndedMember;
 use mail::MailWatch;

@@ -17,7 +17,7 @@ use crate::domain::team::message::MessageType;
 use crate::domain::team::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
 use crate::ports::StoreError;
 use crate::team::running_member::ExitReason;
-use approvals::ApprovalReminders;
+use approval_reminders::ApprovalReminders;
 use back_off::{BackOff, sleep_if};
 use claims::Claims;
 use reclaim_order::ReclaimOrder;
@@ -25,7 +25,7 @@ use requests::PendingRequests;
 use status::StatusReporter;
 use turn_driver::{Control, Interruption, TurnKind};
 
-mod approvals;
+mod approval_reminders;
 mod back_off;
 mod claims;
 mod command;

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, fail, ok, warn};
+use crate::api::consent::is_agreed;
 use crate::config::TeamFlags;
 use crate::domain::agent::prompt_cut::SMALL_WINDOW_TOKENS;
 use crate::domain::team::team_spec::{MemberSpec, ModelSpec};
+use crate::domain::text::one_line;
 use crate::domain::text::suggestion::nearest_up_to;
-use crate::front::cli::consent;
+use crate::domain::text::units::{count, join_up_to};
 use crate::front::cli::context::Context;
-use crate::front::text::lines::{count, join_up_to, one_line};
 use crate::providers::catalog::{Catalog, CatalogError, WindowSource};
 use crate::providers::exchange::HttpModel;
 use crate::providers::service::Service;
@@ -59,7 +60,7 @@ fn usages(context: &Context) -> Vec<Usage> {
     let mut servers: BTreeMap<(String, Option<String>), BTreeMap<String, Usage>> = BTreeMap::new();
     for name in config.team_names() {
         let Ok(team) = config.team(&name, &TeamFlags::default()) else { continue };
-        let is_agreed = consent::is_agreed(context, &config, &team);
+        let is_agreed = is_agreed(&context.workspace, &config, &team);
         let members = team.spec.members.iter().chain([&team.spec.lead]);
         let models = members.flat_map(|MemberSpec { name, model, .. }| {
             std::iter::once(model).chain(&model.fallback).map(move |model| (name, model))

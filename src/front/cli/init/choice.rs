@@ -4,10 +4,11 @@ use super::starter::{Model, Provider};
 use crate::domain::agent::prompt_cut::SMALL_WINDOW_TOKENS;
 use crate::domain::team::team_spec::ModelSpec;
 use crate::domain::text::suggestion::nearest_up_to;
+use crate::domain::text::units::{count, join_up_to};
+use crate::domain::text::{one_line, shell_word};
 use crate::front::cli::doctor::not_listed;
 use crate::front::cli::error::{CliError, CliResult};
-use crate::front::text::commands::{hint, line, shell_word};
-use crate::front::text::lines::{count, join_up_to, one_line};
+use crate::front::text::commands::{hint, line};
 use crate::providers::catalog::{Catalog, ListedModel, WindowSource};
 use crate::providers::service::Service;
 

@@ -1,21 +1,15 @@
 //! `brigade tasks add`.
 
 use crate::api::Order;
-use crate::api::task::{self, ActingAs, StartObstacles, document};
-use crate::api::why::NoClaimant;
+use crate::api::task::ActingAs;
 use crate::domain::task::transition::TaskEdit;
-use crate::domain::task::{NewTask, Task, TaskId};
+use crate::domain::task::{NewTask, TaskId};
 use crate::domain::team::budget::TOKENS_MAX;
 use crate::front::cli::arguments::{number, subject, task_id, text_or_stdin, whole_number};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::text::commands::Hint;
-use crate::front::text::lead_status;
-use crate::front::text::lines::one_line;
-use crate::front::text::style::warning;
-use crate::front::text::why::no_claimant_note;
 
 /// The options that `add` and `update` share.
 #[derive(Debug, clap::Args)]
@@ -94,20 +88,4 @@ impl Add {
         };
         order::give(context, Order::AddTask { task: Box::new(task), by }).await
     }
-}
-
-/// An added task as the answer.
-pub(in crate::front::cli) async fn answer(context: &Context, task: &Task) -> CliResult<CommandAnswer> {
-    let answer =
-        context.output.answer(&document(task), || format!("added {} {}\n", task.id, one_line(&task.subject)))?;
-    Ok(answer.notes(waiting_notes(context, [task]).await))
-}
-
-/// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
-pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Hint> {
-    let StartObstacles { unclaimable, pause } = task::start_obstacles(&context.workspace, tasks).await;
-    let note = |(task, reason): &(&Task, NoClaimant)| {
-        warning(&one_line(&format!("{} {}: {}", task.id, task.subject, no_claimant_note(reason))))
-    };
-    unclaimable.iter().map(note).map(Hint::from).chain(pause.as_ref().map(lead_status::pause)).collect()
 }

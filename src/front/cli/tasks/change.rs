@@ -4,37 +4,13 @@ use std::time::Duration;
 
 use crate::api::Order;
 use crate::api::order::TaskChange;
-use crate::api::task::{ActingAs, document};
-use crate::domain::task::transition::Action;
-use crate::domain::task::{Task, TaskId};
+use crate::api::task::ActingAs;
+use crate::domain::task::TaskId;
 use crate::front::cli::arguments::{ActorFlags, lease, number, task_id, text};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::text::tasks;
-
-/// Changed tasks as the answer.
-pub(in crate::front::cli) fn answer(context: &Context, tasks: &[Task], action: Action) -> CliResult<CommandAnswer> {
-    let now = context.workspace.now();
-    tasks_answer(context, tasks, tasks.len() > 1, || {
-        tasks.iter().map(|task| tasks::changed(task, action, now)).collect()
-    })
-}
-
-/// Returns the tasks as an answer. In JSON they are a list. Without `is_list`, the first task is the answer.
-pub(super) fn tasks_answer(
-    context: &Context,
-    tasks: &[Task],
-    is_list: bool,
-    text: impl FnOnce() -> String,
-) -> CliResult<CommandAnswer> {
-    let documents: Vec<_> = tasks.iter().map(document).collect();
-    match documents.first() {
-        Some(one) if !is_list => context.output.answer(one, text),
-        _ => context.output.answer(&documents, text),
-    }
-}
 
 /// Report that an attempt failed
 ///

@@ -1,22 +1,14 @@
 //! `brigade tasks claim`.
 
-use crate::api::OrderForm;
-use crate::api::Question;
-use crate::front::text::commands::{Hint, hint};
 use std::time::Duration;
 
 use crate::api::Order;
-use crate::api::task::{self, ClaimOutcome, TaskContext, document};
-use crate::domain::task::transition::{Actor, Change};
-use crate::domain::task::{Task, TaskId};
-use crate::domain::team::name::Name;
+use crate::domain::task::TaskId;
 use crate::front::cli::arguments::{lease, task_id};
 use crate::front::cli::context::Context;
-use crate::front::cli::error::{CliError, CliResult};
+use crate::front::cli::error::CliResult;
 use crate::front::cli::order;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::text::lines::{duration, one_line};
-use crate::front::text::tasks;
 
 /// Claim a task, by the same rules as a teammate
 ///
@@ -44,41 +36,4 @@ impl Claim {
         let Self { id, name, lease, can: capabilities } = self;
         order::give(context, Order::ClaimTask { id, name, lease_s: lease.as_secs(), capabilities }).await
     }
-}
-
-/// The end of a claim as the answer.
-pub(in crate::front::cli) async fn answer(context: &Context, claim: ClaimOutcome) -> CliResult<CommandAnswer> {
-    let workspace = &context.workspace;
-    let (task, name, lease) = match claim {
-        ClaimOutcome::Claimed { task, name, lease_s } => (task, name, Duration::from_secs(lease_s)),
-        ClaimOutcome::Nothing { name, is_any_pending } => {
-            let nothing = context.output.answer(&(), String::new)?;
-            let mut note = Hint::from(format!("no task is claimable for {name}"));
-            if is_any_pending {
-                note += hint!["; ", Question::Tasks, " shows why each task waits"];
-            }
-            return Ok(nothing.note(note));
-        }
-    };
-    let view = task::board(workspace).await?;
-    let task_context = TaskContext::of(&view, workspace.now());
-    let answer =
-        context.output.answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
-    // Without the attempt number the claim is useless.
-    if let Err(error) = context.print_required(&answer.text) {
-        let release = Change::Release { reason: String::new(), is_failure: false };
-        let by = Actor::holder(name.as_str(), task.attempt);
-        let then = match task::change(workspace, task.id, release, &by).await {
-            Ok(_) => "the task was released".to_owned(),
-            Err(error) => format!("the task stays claimed (attempt {}): {error}", task.attempt),
-        };
-        return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
-    }
-    Ok(CommandAnswer { text: String::new(), ..answer }.note(claim_note(&task, &name, lease)))
-}
-
-fn claim_note(task: &Task, name: &Name, lease: Duration) -> Hint {
-    let claimed = format!("claimed {} {} for {}; then: ", task.id, one_line(&task.subject), duration(lease));
-    let complete = OrderForm::Complete { task: task.id, by: name.to_string(), attempt: task.attempt };
-    hint![claimed, complete, " (or fail, release, renew)"]
 }

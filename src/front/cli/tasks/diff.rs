@@ -3,13 +3,14 @@
 use crate::api::Question;
 use crate::api::task::{self, Changes};
 use crate::domain::task::TaskId;
-use crate::front::cli::approvals::{NO_CHANGE, with_summary};
+use crate::domain::text::one_line;
+use crate::domain::text::units::{count, join_up_to};
 use crate::front::cli::arguments::task_id;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
 use crate::front::cli::output::CommandAnswer;
 use crate::front::cli::pager::page_answer;
-use crate::front::text::lines::{count, join_up_to, one_line};
+use crate::front::cli::requests::{NO_CHANGE, with_summary};
 
 /// The most new files that the note names.
 const NAMED_MAX: usize = 10;

@@ -4,14 +4,15 @@ use crate::api::OrderForm;
 use crate::front::text::commands::hint;
 use std::path::PathBuf;
 
-use super::add::waiting_notes;
 use crate::api::task::{self, document};
 use crate::domain::task::{Task, TaskStatus};
+use crate::domain::text::one_line;
+use crate::domain::text::units::count;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::cli::launch::warn_of_skipped_blocks;
+use crate::front::cli::outcome::waiting_notes;
 use crate::front::cli::output::CommandAnswer;
-use crate::front::text::lines::{count, one_line};
 use crate::front::text::style::warning;
 use crate::service::plan_import::Import as PlanImport;
 

@@ -1,13 +1,13 @@
 //! `brigade tasks show`.
 
-use super::change::tasks_answer;
-use crate::api::approval::approvals;
+use crate::api::request::approvals;
 use crate::api::task;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team::approval::Request;
 use crate::front::cli::arguments::task_id;
 use crate::front::cli::context::Context;
 use crate::front::cli::error::CliResult;
+use crate::front::cli::outcome;
 use crate::front::cli::output::CommandAnswer;
 use crate::front::text::tasks;
 
@@ -35,7 +35,7 @@ impl Show {
         let workspace = context.workspace.location.workspace()?;
         let task_context = task::load_context(&context.workspace, &view).await?;
         let approvals = approvals(&context.workspace).await?;
-        tasks_answer(context, &shown, self.ids.len() > 1, || {
+        outcome::tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = approvals.about(task.id).collect();
                 // A merged worktree is removed, and a person may have removed it.

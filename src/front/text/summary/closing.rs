@@ -11,9 +11,11 @@ use crate::domain::log::event::GoalResult;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::team::name::LEAD;
 use crate::domain::team::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal};
+use crate::domain::text::one_line;
+use crate::domain::text::units::{count, duration, join_up_to};
 use crate::front::text::commands::{Commands, Hint, hint};
 use crate::front::text::evidence::{caveat_sentences, ignored_file_sentences};
-use crate::front::text::lines::{count, duration, join_up_to, one_line, wrap};
+use crate::front::text::lines::wrap;
 use crate::front::text::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use crate::front::text::table::{Cell, TABLE_WIDTH_MIN, Table};
 

@@ -11,8 +11,8 @@ use crate::domain::log::event::{GoalCheck, TaskCounts};
 use crate::domain::task::dependencies;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
+use crate::domain::text::units::duration;
 use crate::front::text::cost::grouped;
-use crate::front::text::lines::duration;
 use crate::front::text::pending::PendingNotes;
 use crate::ports::BoardView;
 

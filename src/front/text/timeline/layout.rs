@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use anstyle::Style;
 
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
-use crate::front::text::lines::{cut, elapsed, fold, one_line, pad, width};
+use crate::front::text::lines::{cut, elapsed, fold, pad, width};
 use crate::front::text::markdown;
 use crate::front::text::style::{self, BOLD, DIM, paint};
 

@@ -7,11 +7,12 @@ use crate::domain::git::dropped_lines::short_commit;
 use crate::domain::git::ignored_files::{FileList, FileSize, NAMED_MAX};
 use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::task::TaskId;
+use crate::domain::text::{one_line, shell_word};
 use crate::domain::time::UnixMs;
-use crate::front::text::approvals::verify_line;
-use crate::front::text::commands::{hint, shell_word};
+use crate::front::text::commands::hint;
 use crate::front::text::evidence::caveat_sentence;
-use crate::front::text::lines::{ago, one_line};
+use crate::front::text::lines::ago;
+use crate::front::text::requests::verify_line;
 
 pub(super) fn fact_sentence(id: TaskId, fact: &CompletionFact, now: UnixMs) -> Sentence {
     let reopen = || OrderForm::Reopen { tasks: vec![id] };

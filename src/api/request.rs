@@ -14,7 +14,7 @@ use crate::domain::team::name::HUMAN;
 use crate::domain::text::one_line;
 use crate::domain::text::suggestion::did_you_mean;
 use crate::ports::StoreError;
-use crate::service::approvals::{Answer, Responder, current_approvals, send_answer};
+use crate::service::request_mail::{Answer, Responder, current_approvals, send_answer};
 use crate::stores::workspace::OpenMode;
 
 /// A request for front ends. It has the whole call of a permission, and its digest.

@@ -1,7 +1,7 @@
 //! Views of the requests that wait for approval: plans, reviews and permissions.
 
 use super::commands::{Commands, Hint, hint};
-use super::lines::{ago, chunks, indented, one_line};
+use super::lines::{ago, chunks, indented};
 use super::markdown;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
@@ -11,6 +11,7 @@ use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::team::approval::{Request, RequestKind, WorkReport};
 use crate::domain::team::name::HUMAN;
 use crate::domain::team::request_text::{RequestLine, whole};
+use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 
 /// Spaces before the details of a request.

@@ -3,7 +3,6 @@
 use clap::Subcommand;
 
 use super::arguments::text;
-use super::consent::{ask_for_consent, may_ask};
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::order;
@@ -11,14 +10,13 @@ use super::output::CommandAnswer;
 use super::pager::page_answer;
 use crate::api::Order;
 use crate::api::Question;
-use crate::api::approval::{self, Decision, GivenAnswer, RequestView};
 use crate::api::lead_status::LeadStatus;
+use crate::api::request::{self, Decision, RequestView};
 use crate::api::task::Changes;
 use crate::domain::team::approval::{Request, RequestKind};
+use crate::domain::text::printable;
 use crate::front::text::commands::{Hint, hint};
-use crate::front::text::lead_status::delivery;
-use crate::front::text::lines::{one_line, printable};
-use crate::front::text::{approvals, diff};
+use crate::front::text::{diff, requests};
 
 /// The widest summary of changed files, in columns, and the spaces before it.
 const SUMMARY_WIDTH_MAX: usize = 120;
@@ -207,12 +205,12 @@ impl AnswerCommand {
 }
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
-    let approvals = approval::approvals(&context.workspace).await?;
+    let approvals = request::approvals(&context.workspace).await?;
     let open: Vec<&Request> = approvals.open(kind).collect();
     let now = context.workspace.now();
     let columns = context.output.columns;
     let views: Vec<RequestView<'_>> = open.iter().copied().map(RequestView::of).collect();
-    let answer = context.output.answer(&views, || approvals::list(&open, now, columns, &context.commands()))?;
+    let answer = context.output.answer(&views, || requests::list(&open, now, columns, &context.commands()))?;
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {} waits for an answer", kind.noun())),
         [first, ..] => answer.notes(how_to_answer(first, None)),
@@ -227,8 +225,8 @@ pub(in crate::front) async fn show(
     digest: Option<&str>,
     is_summary: bool,
 ) -> CliResult<CommandAnswer> {
-    let approvals = approval::approvals(&context.workspace).await?;
-    let request = approval::find(&approvals, kind, id)?;
+    let approvals = request::approvals(&context.workspace).await?;
+    let request = request::find(&approvals, kind, id)?;
     if digest.is_some_and(|digest| digest != request.digest()) {
         return Err(CliError::refused("cannot show the call: it was changed"));
     }
@@ -239,7 +237,7 @@ pub(in crate::front) async fn show(
     let is_review = request.kind == RequestKind::Review;
     let team = LeadStatus::of(&context.workspace).await.ok().and_then(|lead_status| lead_status.team);
     let mut answer = output.answer(&RequestView::of(request), || {
-        let card = approvals::card(request, now, columns, renders_markdown);
+        let card = requests::card(request, now, columns, renders_markdown);
         if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
     })?;
     if is_review {
@@ -279,38 +277,6 @@ pub(super) fn with_summary(context: &Context, is_summary: bool, changes: &Change
 
 /// The commands that show, approve and reject a request, each with its label. `digest` is that of the call, if it is shown.
 fn how_to_answer(request: &Request, digest: Option<&str>) -> [Hint; 3] {
-    let [show, approve, reject] = approvals::commands(request, digest);
+    let [show, approve, reject] = requests::commands(request, digest);
     [hint!["show:    ", show], hint!["approve: ", approve], hint!["reject:  ", reject]]
-}
-
-/// A given answer as the answer of the command.
-pub(super) fn answer(context: &Context, given: &GivenAnswer) -> CliResult<CommandAnswer> {
-    let word = if given.approve { "approved" } else { "rejected" };
-    let kind = given.kind;
-    let notice = match kind {
-        RequestKind::Permission => "continues",
-        _ if given.message.is_some() => "is notified",
-        _ => "has no inbox and is not notified",
-    };
-    let (id, from) = (one_line(&given.id), one_line(&given.from));
-    let answer = context.output.answer(given, || format!("{} {id} {word}; {from} {notice}\n", kind.noun()))?;
-    Ok(answer.notes(delivery(given.delivery, "answer")))
-}
-
-/// Shows a call that does not fit on one line to the person at the terminal, and asks. Returns its digest; `None` without a question.
-///
-/// # Errors
-/// The person does not agree.
-pub(super) fn ask_about_cut_call(context: &Context, request: &Request) -> CliResult<Option<String>> {
-    let is_at_terminal = !context.output.json && may_ask(context);
-    if request.approved_digest(None).is_ok() || request.answer.is_some() || !is_at_terminal {
-        return Ok(None);
-    }
-    let call = approvals::card(request, context.workspace.now(), context.output.columns, false);
-    context.print_required(&call).map_err(|error| CliError::refused(format!("cannot show the call: {error}")))?;
-    if ask_for_consent(context, "Allow this call? [y/N]")? {
-        return Ok(Some(request.digest()));
-    }
-    let [_, _, reject] = approvals::commands(request, None);
-    Err(CliError::refused("the call is not allowed: you did not answer yes").hint(hint![reject, " refuses it"]))
 }

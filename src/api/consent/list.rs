@@ -1,10 +1,10 @@
 //! The list of everything that the files of a workspace run, send, store and hand over. The settings in it come from the table of all
-//! settings. Each line stands for its complete content, also if its text is cut.
+//! settings. Each line stands for its complete content.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::{DirEntry, File};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
@@ -15,17 +15,17 @@ use crate::domain::task::TaskId;
 use crate::domain::task::plan::PLAN_BYTES_MAX;
 use crate::domain::task::shell_blocks;
 use crate::domain::team::digest::sha256;
+use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::{MemberSpec, Prompts, TeamSpec};
+use crate::domain::text::one_line;
+use crate::domain::text::units::count;
 use crate::domain::time::UnixMs;
 use crate::embed::PlanFile;
-use crate::front::text::lines::{count, cut, one_line, width};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::providers;
 use crate::providers::traffic::RECORDINGS_MAX;
-use crate::stores::trust::{AgreedLine, Agreement};
+use crate::stores::trust::{AgreedLine, Agreement, TrustStore};
 
-/// The widest text of a line, in columns.
-const LINE_COLUMNS_MAX: usize = 160;
 /// The digits of a digest that people see.
 const DIGEST_DIGITS: usize = 12;
 /// The most bytes of a file that its line stands for. The time of its last change stands for the rest.
@@ -33,21 +33,22 @@ const CONTENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The config and the plan of `brigade run demo`. Files with the same bytes need no agreement: the program that a person started brings
 /// them along.
-const EMBEDDED_CONFIG: &str = include_str!("../../../../brigade.toml");
-const EMBEDDED_PLAN: &str = include_str!("../../../../demo/audit.md");
+const EMBEDDED_CONFIG: &str = include_str!("../../../brigade.toml");
+const EMBEDDED_PLAN: &str = include_str!("../../../demo/audit.md");
 
 /// One thing that a file runs, sends, stores or hands over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
-    effect: Effect,
-    /// The text, on one line, not cut.
-    text: String,
+pub struct Line {
+    /// The effect of the thing.
+    pub effect: Effect,
+    /// Its name and its value, on one line.
+    pub text: String,
     /// The digest of effect, text and content.
-    pub(super) digest: String,
+    pub digest: String,
     /// The file that it comes from. `None` for files of board and mail.
-    pub(super) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// True for work, which can be done by the next launch.
-    is_work: bool,
+    pub is_work: bool,
 }
 
 impl Line {
@@ -70,14 +71,9 @@ impl Line {
         Self::command(&format!("verify of {id}"), command)
     }
 
-    /// The text as people see it.
-    pub(super) fn shown(&self) -> String {
-        let effect = self.effect;
-        if width(&self.text) <= LINE_COLUMNS_MAX {
-            return format!("{effect} {}", self.text);
-        }
-        let (bytes, digest) = (self.text.len(), short(&self.digest));
-        format!("{effect} {} ({bytes} bytes, digest {digest})", cut(&self.text, LINE_COLUMNS_MAX))
+    /// The start of the digest, which is enough for people.
+    pub fn short_digest(&self) -> &str {
+        short(&self.digest)
     }
 }
 
@@ -91,8 +87,8 @@ fn short(digest: &str) -> &str {
 }
 
 /// The relation of a list to what the person agreed to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
     /// The person agreed to it.
     Agreed,
     /// The person agreed to no list of this team here.
@@ -101,22 +97,23 @@ pub(super) enum Standing {
     Changed {
         /// The time of the agreement.
         since: UnixMs,
-        /// The lines that it had, as texts.
+        /// The lines that it had, as they were shown.
         removed: Vec<String>,
-        /// The lines that it had not, as texts.
-        added: Vec<String>,
+        /// The lines that it had not.
+        added: Vec<Line>,
     },
 }
 
 /// The list for one team.
-#[derive(Debug, Default)]
-pub(super) struct ConsentList {
-    pub(super) lines: Vec<Line>,
+#[derive(Debug, Clone, Default)]
+pub struct ConsentList {
+    /// The lines, the settings first.
+    pub lines: Vec<Line>,
 }
 
 impl ConsentList {
     /// The values of settings, the prompts and the scripts of models.
-    pub(super) fn of_settings(config: &Config, resolved: &Resolved, workspace: &Path) -> Self {
+    pub fn of_settings(config: &Config, resolved: &Resolved, workspace: &Path) -> Self {
         let mut list = Self::default();
         let spec = &resolved.spec;
         if let Some((file, text)) = config.workspace_text() {
@@ -151,7 +148,7 @@ impl ConsentList {
             // Each text in quotes: it cannot move from one field into the next.
             content += &format!("{:?}", (&task.subject, &task.description, &task.verify));
             content.extend(task.tokens_max.map(|tokens_max| tokens_max.to_string()));
-            let blocks = if runs_blocks(spec) { shell_blocks::shell_blocks(&task.description) } else { Vec::new() };
+            let blocks = if spec.runs_blocks() { shell_blocks::shell_blocks(&task.description) } else { Vec::new() };
             commands.extend(blocks.iter().map(|block| Line::command(&shown, block)));
             let place = format!("{shown}, verify of {}", task.subject);
             commands.extend(task.verify.iter().map(|verify| Line::command(&place, verify)));
@@ -169,7 +166,7 @@ impl ConsentList {
         let content = format!("{subject:?} {description:?}");
         let text = format!("{id} on the board: {subject} ({})", size_and_digest(content.as_bytes()));
         self.add_work(Effect::Sends, &text, content.as_bytes());
-        if runs_blocks(spec) {
+        if spec.runs_blocks() {
             let blocks = shell_blocks::shell_blocks(description);
             self.lines.extend(blocks.iter().map(|block| Line::command(&id.to_string(), block)));
         }
@@ -215,20 +212,49 @@ impl ConsentList {
         self.lines.push(Line { is_work: true, ..Line::new(effect, text, content) });
     }
 
-    /// The agreement to this list at this time.
-    pub(super) fn agreement(&self, at: UnixMs) -> Agreement {
-        let line = |line: &Line| AgreedLine { digest: line.digest.clone(), text: line.shown(), work: line.is_work };
+    /// Compares this list of a team in this folder with the one that the person agreed to. An empty list needs no agreement.
+    pub fn standing(&self, folder: &Path, team: &Name) -> Standing {
+        self.compare(TrustStore::of_user().agreement(folder, team.as_str()).as_ref())
+    }
+
+    /// Records that the person agrees to this list, and to its lines as they were shown. With `keeps_work`, the earlier agreement to work
+    /// stays.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn record(
+        &self,
+        folder: &Path,
+        team: &Name,
+        at: UnixMs,
+        keeps_work: bool,
+        shown: fn(&Line) -> String,
+    ) -> io::Result<()> {
+        let store = TrustStore::of_user();
+        let mut agreement = self.agreement(at, shown);
+        if keeps_work && let Some(before) = store.agreement(folder, team.as_str()) {
+            agreement.lines.extend(before.lines.into_iter().filter(|line| line.work));
+        }
+        store.record(folder, team.as_str(), agreement)
+    }
+
+    /// The agreement to this list at this time, to the lines as they were shown.
+    fn agreement(&self, at: UnixMs, shown: fn(&Line) -> String) -> Agreement {
+        let line = |line: &Line| AgreedLine { digest: line.digest.clone(), text: shown(line), work: line.is_work };
         Agreement { list: self.digest(), agreed_at: at, lines: self.lines.iter().map(line).collect() }
     }
 
-    /// Compares this list with the one that the person agreed to. Work that is gone is no difference.
-    pub(super) fn standing(&self, agreed: Option<&Agreement>) -> Standing {
+    /// Work that is gone is no difference.
+    fn compare(&self, agreed: Option<&Agreement>) -> Standing {
+        if self.lines.is_empty() {
+            return Standing::Agreed;
+        }
         let Some(agreed) = agreed else { return Standing::New };
         let known: HashSet<&str> = agreed.lines.iter().map(|line| line.digest.as_str()).collect();
         let here: HashSet<&str> = self.lines.iter().map(|line| line.digest.as_str()).collect();
         let added = self.lines.iter().filter(|line| !known.contains(line.digest.as_str()));
         let removed: Vec<_> = agreed.lines.iter().filter(|line| !here.contains(line.digest.as_str())).collect();
-        let added: Vec<String> = added.map(Line::shown).collect();
+        let added: Vec<Line> = added.cloned().collect();
         if agreed.list == self.digest() || added.is_empty() && removed.iter().all(|line| line.work) {
             return Standing::Agreed;
         }
@@ -244,11 +270,6 @@ impl ConsentList {
 
 fn members(spec: &TeamSpec) -> impl Iterator<Item = &MemberSpec> {
     std::iter::once(&spec.lead).chain(&spec.members)
-}
-
-/// Returns true if a member runs the code blocks of its tasks.
-fn runs_blocks(spec: &TeamSpec) -> bool {
-    crate::front::cli::launch::runs_blocks(spec)
 }
 
 fn has_script(member: &MemberSpec) -> bool {
@@ -475,8 +496,12 @@ mod tests {
         }
     }
 
+    fn shown(line: &Line) -> String {
+        format!("{} {}", line.effect, line.text)
+    }
+
     fn texts(list: &ConsentList) -> Vec<String> {
-        list.lines.iter().map(Line::shown).collect()
+        list.lines.iter().map(shown).collect()
     }
 
     #[test]
@@ -522,10 +547,10 @@ mod tests {
     #[test]
     fn change_of_any_listed_content_is_a_change() {
         let team = TestTeam::new();
-        let agreed = team.list().agreement(UnixMs(1));
-        assert_eq!(team.list().standing(Some(&agreed)), Standing::Agreed);
-        assert_eq!(team.list().standing(None), Standing::New);
-        let long = format!("true {}", "x".repeat(2 * LINE_COLUMNS_MAX));
+        let agreed = team.list().agreement(UnixMs(1), shown);
+        assert_eq!(team.list().compare(Some(&agreed)), Standing::Agreed);
+        assert_eq!(team.list().compare(None), Standing::New);
+        let long = format!("true {}", "x".repeat(400));
         let changes = [
             ("plan.md", format!("## One\nverify: {long}\n")),
             ("plan.md", format!("## One\nverify: {long}y\n")),
@@ -544,8 +569,8 @@ mod tests {
         for (name, text) in changes {
             team.write(name, &text);
             let list = team.list();
-            assert!(matches!(list.standing(Some(&agreed)), Standing::Changed { .. }), "{name}: {text}");
-            agreed = list.agreement(UnixMs(1));
+            assert!(matches!(list.compare(Some(&agreed)), Standing::Changed { .. }), "{name}: {text}");
+            agreed = list.agreement(UnixMs(1), shown);
         }
     }
 
@@ -559,13 +584,13 @@ mod tests {
         let config = CONFIG.replace("\"plan.md\"", "\"plans/*.md\"").replace("[\".env\"]", "[\".env*\"]");
         team.write("brigade.toml", &config);
         let list = team.list();
-        let shown = texts(&list).join("\n");
+        let listed = texts(&list).join("\n");
         for line in ["the plan plans/a.md (1 task", "the plan plans/b.md (1 task", "copy = [\".env\",\".env.test\"]"] {
-            assert!(shown.contains(line), "{line}: {shown}");
+            assert!(listed.contains(line), "{line}: {listed}");
         }
-        let agreed = list.agreement(UnixMs(1));
+        let agreed = list.agreement(UnixMs(1), shown);
         team.write("plans/c.md", "## Third\nDo c.\n");
-        assert!(matches!(team.list().standing(Some(&agreed)), Standing::Changed { .. }), "a new file matches");
+        assert!(matches!(team.list().compare(Some(&agreed)), Standing::Changed { .. }), "a new file matches");
     }
 
     #[test]
@@ -578,7 +603,7 @@ mod tests {
             std::fs::write(&script, content).unwrap();
             let mut list = ConsentList::default();
             list.add_spawned(&member, folder.path());
-            list.lines.iter().map(Line::shown).collect::<Vec<_>>()
+            list.lines.iter().map(shown).collect::<Vec<_>>()
         };
         let before = texts("{}");
         assert!(before.len() == 2 && before[1].contains("x.json, a script of a model"), "{before:?}");
@@ -590,10 +615,10 @@ mod tests {
         let team = TestTeam::new();
         let mut list = team.list();
         list.lines.push(Line::verify(TaskId(1), "true"));
-        let agreed = list.agreement(UnixMs(1));
-        assert_eq!(team.list().standing(Some(&agreed)), Standing::Agreed);
+        let agreed = list.agreement(UnixMs(1), shown);
+        assert_eq!(team.list().compare(Some(&agreed)), Standing::Agreed);
         list.lines.push(Line::verify(TaskId(1), "false"));
-        assert!(matches!(list.standing(Some(&agreed)), Standing::Changed { .. }));
+        assert!(matches!(list.compare(Some(&agreed)), Standing::Changed { .. }));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::agents::{AgentError, AgentHost};
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::HUMAN;
-use crate::service::approvals;
+use crate::service::request_mail;
 
 /// The ids of approvals that it was reminded to answer.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl ApprovalReminders {
             }
             services.events.warn(name.as_str(), format!("has not answered {noun} {id}; a person has to answer it now"));
             let about = format!("{noun} {id} is yours to answer");
-            if let Err(error) = approvals::reassign(&services.outbox(), id, approval.kind, HUMAN, about).await {
+            if let Err(error) = request_mail::reassign(&services.outbox(), id, approval.kind, HUMAN, about).await {
                 services.events.warn(HUMAN, format!("cannot be asked for an answer: {error}"));
             }
         }

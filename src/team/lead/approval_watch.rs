@@ -7,7 +7,7 @@ use crate::domain::team::approval::{Request, RequestKind};
 use crate::domain::team::name::{HUMAN, LEAD, Name};
 use crate::domain::team::waiting_for::WaitingFor;
 use crate::ports::BoardView;
-use crate::service::approvals;
+use crate::service::request_mail;
 use crate::team::supervisor::Supervisor;
 
 /// The open approvals at the last poll.
@@ -99,7 +99,7 @@ impl ApprovalWatch {
                 HUMAN.clone_into(&mut to);
             }
             let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
-            if let Err(error) = approvals::reassign(&services.outbox(), &review.id, review.kind, &to, about).await {
+            if let Err(error) = request_mail::reassign(&services.outbox(), &review.id, review.kind, &to, about).await {
                 services.events.warn(to, format!("cannot be asked for a review: {error}"));
             }
         }
