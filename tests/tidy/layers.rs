@@ -146,7 +146,6 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("anstyle",       &["front"],            "the terminal"),
     ("terminal_size", &["front"],            "the terminal"),
     ("rustyline",     &["front"],                  "the line editor of an interactive session"),
-    ("pulldown_cmark", &["front"],                  "the Markdown of agents"),
     ("shlex",         &["front", "agents", "domain"], "slash commands, the values of hints, arguments of programs and commands in rules are quoted as in a shell"),
     ("unicode_width", &["front"],                   "the terminal"),
 ];

@@ -1,15 +1,12 @@
-//! The Markdown of agents, rendered for a terminal.
+//! The Markdown of agents for a terminal, line by line: a text looks the same while it is written and afterwards.
 //!
-//! The text is hostile. Everything that is printed passes through [`printable`] after parsing, because Markdown can name control characters
-//! by references such as `&#27;`. No line is wider than the terminal.
+//! Headings, bold, italic and code get a style in place of their signs, and tables get aligned columns. All else stays as it is written.
+//! The text is hostile: everything that is printed passes through [`printable`]. No line is wider than the terminal.
 
-use std::ops::Range;
-
-use anstyle::{Effects, Style};
-use pulldown_cmark::{Alignment, CowStr, Event, Options, Parser, Tag, TagEnd};
+use anstyle::Style;
 
 use super::lines::{chunks, fold, indented, width};
-use super::style::{BUSY, DIM, PLAIN, paint};
+use super::style::{BOLD, BUSY, DIM, PLAIN, paint};
 use crate::domain::text::code_fence::CodeFence;
 use crate::domain::text::printable;
 
@@ -21,50 +18,21 @@ const TAB_WIDTH: usize = 4;
 const CODE_INDENT: usize = 2;
 /// The text between two columns of a table.
 const TABLE_GAP: &str = "  ";
-/// The widest rule, in columns.
-const RULE_WIDTH_MAX: usize = 40;
 /// A line has room for at least so many columns of text.
 const TEXT_COLUMNS_MIN: usize = 4;
 
-/// A longer text is printed as it is written, because rendering nested links takes quadratic time.
-const RENDERED_BYTES_MAX: usize = 64 * 1024;
-
-/// The lines of a text after `indent` spaces, as rendered Markdown. If `is_rendered` is false or the text is longer than 64 KiB, it is
-/// printed as it is written.
+/// The lines of a text after `indent` spaces, as rendered Markdown. If `is_rendered` is false, it is printed as it is written.
 pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> String {
     let text = text.trim_end();
-    if is_rendered && text.len() <= RENDERED_BYTES_MAX {
-        render(text, columns, indent)
-    } else {
-        indented(text, columns, indent)
+    if !is_rendered {
+        return indented(text, columns, indent);
     }
+    let mut lines = LineRenderer::default();
+    let shown: String = text.split('\n').map(|line| lines.line(line, columns, indent)).collect();
+    shown + &lines.finish(columns, indent)
 }
 
-/// A text of Markdown as lines of at most `columns`, each after `indent` spaces. Tables that are too wide and link definitions stay as
-/// they are.
-pub fn render(text: &str, columns: usize, indent: usize) -> String {
-    let mut page = Page::new(text, columns, indent);
-    let mut events = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
-    let mut definitions: Vec<Range<usize>> =
-        events.reference_definitions().iter().map(|(_, definition)| definition.span.clone()).collect();
-    for (event, range) in events.by_ref() {
-        match event {
-            Event::Start(Tag::Table(alignments)) => {
-                page.begin_block(range.start);
-                page.table = Some(TableRows { source: text[range].trim_end(), alignments, rows: Vec::new() });
-            }
-            event => page.event(event, range.start),
-        }
-    }
-    page.end_line();
-    definitions.sort_by_key(|span| span.start);
-    for span in definitions {
-        page.verbatim(&text[span], 0, PLAIN);
-    }
-    page.out
-}
-
-/// Renders a text that arrives line by line. Markup that spans several lines is only known for code blocks and tables.
+/// Renders a text that arrives line by line.
 #[derive(Debug, Default)]
 pub struct LineRenderer {
     /// The fence of the code block that is open.
@@ -76,367 +44,136 @@ pub struct LineRenderer {
 impl LineRenderer {
     /// One line of the text, without its newline, as lines of at most `columns` after `indent` spaces. A table is held back to its end.
     pub fn line(&mut self, line: &str, columns: usize, indent: usize) -> String {
+        let line = plain_line(line);
         let body = line.trim();
         if self.fence.is_none() && body.starts_with('|') {
             self.table.push(body.to_owned());
             return String::new();
         }
-        self.finish(columns, indent) + &self.next_line(line, columns, indent)
-    }
-
-    /// The table that was held back, as lines of at most `columns` after `indent` spaces.
-    pub fn finish(&mut self, columns: usize, indent: usize) -> String {
-        render(&std::mem::take(&mut self.table).join("\n"), columns, indent)
-    }
-
-    fn next_line(&mut self, line: &str, columns: usize, indent: usize) -> String {
-        let body = line.trim();
-        let mut page = Page::new("", columns, indent);
+        let table = self.finish(columns, indent);
         match (self.fence, CodeFence::opening(body)) {
             (Some(fence), _) if fence.is_closed_by(body) => self.fence = None,
-            (Some(_), _) => page.verbatim(line, CODE_INDENT, CODE),
+            (Some(_), _) => return verbatim(&line, columns, indent + CODE_INDENT, CODE),
             (None, Some(fence)) => self.fence = Some(fence),
-            (None, None) if body.is_empty() => page.out.push('\n'),
-            (None, None) => {
-                let spaces = line.chars().take_while(|c| c.is_whitespace());
-                let margin: usize = spaces.map(|c| if c == '\t' { TAB_WIDTH } else { 1 }).sum();
-                return render(body, columns, indent + margin.min(columns / 3));
-            }
+            (None, None) => return table + &text_line(&line, columns, indent),
         }
-        page.out
+        table
     }
-}
 
-/// A block that indents the lines in it.
-#[derive(Debug)]
-enum Container {
-    Quote,
-    Item {
-        /// The sign of the item, until its first line is printed.
-        marker: Option<String>,
-        width: usize,
-    },
+    /// The table that was held back, with aligned columns, or as it is written if it has no head or is wider than the terminal.
+    pub fn finish(&mut self, columns: usize, indent: usize) -> String {
+        let lines = std::mem::take(&mut self.table);
+        let is_rule = |line: &String| line.chars().all(|c| "|-: ".contains(c));
+        let rows: Vec<Vec<Vec<Span>>> = lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| !is_rule(line))
+            .map(|(index, line)| cells(line, index))
+            .collect();
+        let cell_width = |cell: &Vec<Span>| cell.iter().map(|(_, text)| width(text)).sum::<usize>();
+        let widest = |index: usize| rows.iter().filter_map(|row| row.get(index)).map(cell_width).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(widest).collect();
+        let needed = indent + widths.iter().sum::<usize>() + TABLE_GAP.len() * widths.len().saturating_sub(1);
+        if !lines.get(1).is_some_and(is_rule) || needed > columns {
+            return lines.iter().map(|line| verbatim(line, columns, indent, PLAIN)).collect();
+        }
+        let rule = widths.iter().map(|columns| paint(DIM, &"─".repeat(*columns))).collect::<Vec<_>>().join(TABLE_GAP);
+        let row = |row: &Vec<Vec<Span>>| {
+            let cell = |(cell, columns): (&Vec<Span>, &usize)| {
+                painted(cell) + &" ".repeat(columns.saturating_sub(cell_width(cell)))
+            };
+            row.iter().zip(&widths).map(cell).collect::<Vec<_>>().join(TABLE_GAP).trim_end().to_owned()
+        };
+        let mut shown: Vec<String> = rows.iter().map(row).collect();
+        shown.insert(1.min(shown.len()), rule);
+        shown.iter().map(|line| format!("{}{line}\n", " ".repeat(indent))).collect()
+    }
 }
 
 /// A piece of a line, in its style.
 type Span = (Style, String);
 
-/// A table that is being collected: its rows of cells, the head first.
-struct TableRows<'a> {
-    source: &'a str,
-    alignments: Vec<Alignment>,
-    rows: Vec<Vec<Vec<Span>>>,
+fn painted(spans: &[Span]) -> String {
+    spans.iter().map(|(style, text)| paint(*style, text)).collect()
 }
 
-/// The lines rendered so far, and the line that is being collected.
-struct Page<'a> {
-    source: &'a str,
-    columns: usize,
-    indent: usize,
-    out: String,
-    containers: Vec<Container>,
-    /// No line was written since the innermost block began.
-    is_fresh: bool,
-    /// The first number of each open list; `None` for a list of bullets.
-    lists: Vec<Option<u64>>,
-    /// The code block that is open.
-    code: Option<String>,
-    /// The table that is open.
-    table: Option<TableRows<'a>>,
-    line: Line,
+/// The cells of a row of a table. Those of the first row are its titles.
+fn cells(line: &str, row: usize) -> Vec<Vec<Span>> {
+    let style = if row == 0 { BOLD } else { PLAIN };
+    let line = line.strip_prefix('|').unwrap_or(line);
+    line.strip_suffix('|').unwrap_or(line).split('|').map(|cell| spans(cell.trim(), style)).collect()
 }
 
-/// The text of one line, and the markup that is open in it.
-#[derive(Default)]
-struct Line {
-    bold: usize,
-    italic: usize,
-    spans: Vec<Span>,
-    /// The address of each open link or image, and the span with which its text begins.
-    links: Vec<(String, usize)>,
+/// A line outside of code blocks and tables. The lines after the first are indented to the text after a list's sign.
+fn text_line(line: &str, columns: usize, indent: usize) -> String {
+    let body = line.trim();
+    if body.is_empty() {
+        return "\n".to_owned();
+    }
+    let margin = indent.min(columns / 2) + (line.len() - line.trim_start().len()).min(columns / 3);
+    let heading = body.trim_start_matches('#');
+    let is_heading = heading.len() < body.len() && heading.starts_with(' ');
+    let (style, body) = if is_heading { (BOLD, heading.trim()) } else { (PLAIN, body) };
+    let marker = marker(body);
+    let marker = if margin + marker.len() > columns / 2 { "" } else { marker };
+    let text_columns = columns.saturating_sub(margin + marker.len()).max(TEXT_COLUMNS_MIN);
+    let mut out = String::new();
+    for part in wrapped(&spans(&body[marker.len()..], style), text_columns) {
+        let before = if out.is_empty() { marker } else { "" };
+        let whole = format!("{}{before:<width$}{part}", " ".repeat(margin), width = marker.len());
+        out.push_str(whole.trim_end());
+        out.push('\n');
+    }
+    out
 }
 
-impl Line {
-    fn style(&self) -> Style {
-        let mut effects = Effects::new();
-        if self.bold > 0 {
-            effects |= Effects::BOLD;
-        }
-        if self.italic > 0 {
-            effects |= Effects::ITALIC;
-        }
-        Style::new().effects(effects)
-    }
-
-    fn push(&mut self, style: Style, text: &str) {
-        let text = plain_line(text);
-        if !text.is_empty() {
-            self.spans.push((style, text));
-        }
-    }
-
-    /// The address follows the text of a link, unless they are the same.
-    fn end_link(&mut self) {
-        let Some((address, first)) = self.links.pop() else { return };
-        let text: String = self.spans.iter().skip(first).map(|(_, text)| text.as_str()).collect();
-        if address.is_empty() || text == address || Some(text.as_str()) == address.strip_prefix("mailto:") {
-            return;
-        }
-        let address = if text.is_empty() { format!("({address})") } else { format!(" ({address})") };
-        self.push(DIM, &address);
-    }
-
-    /// Takes the text. The markup stays open.
-    fn take_spans(&mut self) -> Vec<Span> {
-        for (_, first) in &mut self.links {
-            *first = 0;
-        }
-        std::mem::take(&mut self.spans)
-    }
+/// The sign of a list item or a quotation at the start of a line; empty if it has none.
+fn marker(body: &str) -> &str {
+    let after_digits = body.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = body.len() - after_digits.len();
+    let is_number = digits > 0 && after_digits.starts_with(". ");
+    let is_sign = ["- ", "* ", "+ ", "> "].iter().any(|sign| body.starts_with(sign));
+    &body[..if is_number || is_sign { digits + 2 } else { 0 }]
 }
 
-impl<'a> Page<'a> {
-    fn new(source: &'a str, columns: usize, indent: usize) -> Self {
-        Self {
-            source,
-            columns,
-            indent: indent.min(columns / 2),
-            out: String::new(),
-            containers: Vec::new(),
-            is_fresh: true,
-            lists: Vec::new(),
-            code: None,
-            table: None,
-            line: Line::default(),
+/// The pieces of a text in a line, without the signs of bold, italic and code.
+fn spans(text: &str, style: Style) -> Vec<Span> {
+    let mut spans = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['`', '*']) {
+        let (before, marked) = rest.split_at(at);
+        let after = marked.trim_start_matches(if marked.starts_with('*') { '*' } else { '`' });
+        let sign = &marked[..marked.len() - after.len()];
+        let Some((inside, after_sign)) = after.split_once(sign).filter(|(inside, _)| is_marked(before, sign, inside))
+        else {
+            spans.push((style, rest[..at + sign.len()].to_owned()));
+            rest = after;
+            continue;
+        };
+        spans.push((style, before.to_owned()));
+        match sign {
+            "*" => spans.extend(self::spans(inside, style.italic())),
+            _ if sign.starts_with('*') => spans.extend(self::spans(inside, style.bold())),
+            _ => spans.push((CODE, inside.to_owned())),
         }
+        rest = after_sign;
     }
+    spans.push((style, rest.to_owned()));
+    spans
+}
 
-    fn event(&mut self, event: Event<'_>, start: usize) {
-        match event {
-            Event::Start(tag) => self.start(tag, start),
-            Event::End(tag) => self.end(tag, start),
-            Event::Text(text) => match &mut self.code {
-                Some(code) => code.push_str(&text),
-                None => self.line.push(self.line.style(), &text),
-            },
-            Event::Code(text) => self.line.push(CODE, &text),
-            Event::Html(text) => {
-                for line in text.lines() {
-                    self.line.push(PLAIN, line);
-                    self.end_line();
-                }
-            }
-            Event::SoftBreak | Event::HardBreak => self.end_line(),
-            Event::Rule => {
-                self.begin_block(start);
-                let rule = "─".repeat(self.text_columns().min(RULE_WIDTH_MAX));
-                self.line.push(DIM, &rule);
-                self.end_line();
-            }
-            Event::InlineHtml(text)
-            | Event::InlineMath(text)
-            | Event::DisplayMath(text)
-            | Event::FootnoteReference(text) => self.line.push(self.line.style(), &text),
-            Event::TaskListMarker(is_done) => self.line.push(PLAIN, if is_done { "[x] " } else { "[ ] " }),
-        }
-    }
+/// Returns true if two signs mark the text between them: `2 * 3 * 4` and `*.rs` have no italic text.
+fn is_marked(before: &str, sign: &str, inside: &str) -> bool {
+    let starts = sign.len() > 1 || !before.ends_with(|c: char| c.is_alphanumeric() || c == '/');
+    sign.starts_with('`') || starts && !inside.is_empty() && inside.trim() == inside
+}
 
-    /// True if the markup at this place is written with `_`. It is shown as it is written, because names such as `__init__.py` have it.
-    fn has_underscore(&self, start: usize) -> bool {
-        self.source[start..].starts_with('_')
-    }
-
-    fn start(&mut self, tag: Tag<'_>, start: usize) {
-        match tag {
-            Tag::Strong if self.has_underscore(start) => self.line.push(self.line.style(), "__"),
-            Tag::Emphasis if self.has_underscore(start) => self.line.push(self.line.style(), "_"),
-            Tag::Strong => self.line.bold += 1,
-            Tag::Emphasis => self.line.italic += 1,
-            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => self.begin_link(&dest_url),
-            Tag::Item => {
-                self.begin_block(start);
-                let marker = match self.lists.last() {
-                    // The number as it is written: Markdown would count from the first one.
-                    Some(Some(_)) => {
-                        let item = &self.source[start..];
-                        let digits = item.bytes().take_while(u8::is_ascii_digit).count();
-                        format!("{}. ", &item[..digits])
-                    }
-                    _ => "- ".to_owned(),
-                };
-                self.containers.push(Container::Item { width: width(&marker), marker: Some(marker) });
-                self.is_fresh = true;
-            }
-            Tag::List(number) => {
-                self.end_line();
-                self.lists.push(number);
-            }
-            Tag::BlockQuote(_) => {
-                self.begin_block(start);
-                self.containers.push(Container::Quote);
-                self.is_fresh = true;
-            }
-            Tag::CodeBlock(_) => {
-                self.begin_block(start);
-                self.code = Some(String::new());
-            }
-            Tag::Heading { .. } => {
-                self.begin_block(start);
-                self.line.bold += 1;
-            }
-            Tag::TableHead | Tag::TableRow => {
-                self.line.bold += usize::from(matches!(tag, Tag::TableHead));
-                self.table.iter_mut().for_each(|table| table.rows.push(Vec::new()));
-            }
-            Tag::TableCell => {}
-            _ => self.begin_block(start),
-        }
-    }
-
-    fn end(&mut self, tag: TagEnd, start: usize) {
-        match tag {
-            TagEnd::Strong if self.has_underscore(start) => self.line.push(self.line.style(), "__"),
-            TagEnd::Emphasis if self.has_underscore(start) => self.line.push(self.line.style(), "_"),
-            TagEnd::Strong => self.line.bold = self.line.bold.saturating_sub(1),
-            TagEnd::Emphasis => self.line.italic = self.line.italic.saturating_sub(1),
-            TagEnd::Link | TagEnd::Image => self.line.end_link(),
-            TagEnd::Heading(_) => {
-                self.end_line();
-                self.line.bold = self.line.bold.saturating_sub(1);
-            }
-            TagEnd::List(_) => {
-                self.end_line();
-                self.lists.pop();
-            }
-            TagEnd::Item => {
-                self.end_line();
-                if matches!(self.containers.pop(), Some(Container::Item { marker: Some(_), .. })) {
-                    self.write_line("- ", 0);
-                }
-            }
-            TagEnd::BlockQuote(_) => {
-                self.end_line();
-                self.containers.pop();
-            }
-            TagEnd::TableCell => {
-                let cell = std::mem::take(&mut self.line.spans);
-                self.table.iter_mut().filter_map(|table| table.rows.last_mut()).for_each(|row| row.push(cell.clone()));
-            }
-            TagEnd::TableHead => self.line.bold = self.line.bold.saturating_sub(1),
-            TagEnd::TableRow => {}
-            TagEnd::Table => {
-                if let Some(table) = self.table.take() {
-                    self.write_table(&table);
-                }
-            }
-            TagEnd::CodeBlock => {
-                let code = self.code.take().unwrap_or_default();
-                self.verbatim(code.strip_suffix('\n').unwrap_or(&code), CODE_INDENT, CODE);
-            }
-            _ => self.end_line(),
-        }
-    }
-
-    fn begin_link(&mut self, address: &CowStr<'_>) {
-        self.line.links.push((address.to_string(), self.line.spans.len()));
-    }
-
-    /// Ends the line before, and leaves a blank line where the source has one before this block.
-    fn begin_block(&mut self, start: usize) {
-        self.end_line();
-        let before = &self.source[..start];
-        let line = before.rfind('\n').map_or("", |end| &before[..end]);
-        let is_blank = |line: &str| line.trim_matches([' ', '\t', '\r', '>']).is_empty();
-        if !self.is_fresh && !line.is_empty() && line.rsplit('\n').next().is_some_and(is_blank) {
-            let prefix = self.prefix();
-            self.out.push_str(prefix.0.trim_end());
-            self.out.push('\n');
-        }
-    }
-
-    fn end_line(&mut self) {
-        let spans = self.line.take_spans();
-        if spans.iter().all(|(_, text)| text.trim().is_empty()) {
-            return;
-        }
-        for line in wrapped(&spans, self.text_columns()) {
-            self.write_line(&line, 0);
-        }
-    }
-
-    /// The table with aligned columns, or its source if it is wider than the terminal.
-    fn write_table(&mut self, table: &TableRows<'_>) {
-        let cell_width = |cell: &Vec<Span>| cell.iter().map(|(_, text)| width(text)).sum::<usize>();
-        let widths: Vec<usize> = (0..table.alignments.len())
-            .map(|index| table.rows.iter().filter_map(|row| row.get(index)).map(cell_width).max().unwrap_or(0))
-            .collect();
-        if widths.iter().sum::<usize>() + TABLE_GAP.len() * widths.len().saturating_sub(1) > self.text_columns() {
-            return self.verbatim(table.source, 0, PLAIN);
-        }
-        for (number, row) in table.rows.iter().enumerate() {
-            let aligned = row.iter().zip(&table.alignments).zip(&widths).map(|((cell, alignment), columns)| {
-                let text: String = cell.iter().map(|(style, text)| paint(*style, text)).collect();
-                let space = " ".repeat(columns.saturating_sub(cell_width(cell)));
-                if *alignment == Alignment::Right { space + &text } else { text + &space }
-            });
-            self.write_line(&aligned.collect::<Vec<_>>().join(TABLE_GAP), 0);
-            if number == 0 {
-                let rules: Vec<String> = widths.iter().map(|columns| "─".repeat(*columns)).collect();
-                self.write_line(&paint(DIM, &rules.join(TABLE_GAP)), 0);
-            }
-        }
-    }
-
-    /// Lines as they are written, broken only where they are wider than the terminal.
-    fn verbatim(&mut self, text: &str, indent: usize, style: Style) {
-        let columns = self.text_columns().saturating_sub(indent).max(TEXT_COLUMNS_MIN);
-        for line in text.split('\n') {
-            for part in chunks(&plain_line(line), columns) {
-                self.write_line(&paint(style, &part), indent);
-            }
-        }
-    }
-
-    fn write_line(&mut self, line: &str, indent: usize) {
-        let indent = if self.columns >= 4 * TEXT_COLUMNS_MIN { indent } else { 0 };
-        let (prefix, _) = self.prefix();
-        self.is_fresh = false;
-        for container in &mut self.containers {
-            if let Container::Item { marker, .. } = container {
-                *marker = None;
-            }
-        }
-        let whole = format!("{prefix}{}{line}", " ".repeat(indent));
-        self.out.push_str(whole.trim_end());
-        self.out.push('\n');
-    }
-
-    /// The columns that a line has for text.
-    fn text_columns(&self) -> usize {
-        self.columns.saturating_sub(self.prefix().1).max(TEXT_COLUMNS_MIN)
-    }
-
-    /// The indentation of the next line, and its width. It takes at most half of the line: deeper blocks are indented no further.
-    fn prefix(&self) -> (String, usize) {
-        let mut prefix = " ".repeat(self.indent);
-        let mut used = self.indent;
-        for container in &self.containers {
-            let more = match container {
-                Container::Quote => 2,
-                Container::Item { width, .. } => *width,
-            };
-            if used + more > self.columns / 2 {
-                break;
-            }
-            used += more;
-            match container {
-                Container::Quote => prefix.push_str(&paint(DIM, "│ ")),
-                Container::Item { marker: Some(marker), .. } => prefix.push_str(marker),
-                Container::Item { marker: None, width } => prefix.push_str(&" ".repeat(*width)),
-            }
-        }
-        (prefix, used)
-    }
+/// A line as it is written, broken only where it is wider than the terminal.
+fn verbatim(line: &str, columns: usize, indent: usize, style: Style) -> String {
+    let text_columns = columns.saturating_sub(indent).max(TEXT_COLUMNS_MIN);
+    let part =
+        |part: String| format!("{}{}", " ".repeat(indent), paint(style, part.trim_end())).trim_end().to_owned() + "\n";
+    chunks(line, text_columns).into_iter().map(part).collect()
 }
 
 /// The text on one line, without anything that a terminal obeys.
@@ -460,7 +197,7 @@ fn wrapped(spans: &[Span], columns: usize) -> Vec<String> {
                 _ => runs.push((style, c.to_string())),
             }
         }
-        lines.push(runs.iter().map(|(style, run)| paint(*style, run)).collect());
+        lines.push(painted(&runs));
     }
     lines
 }
@@ -478,19 +215,18 @@ mod tests {
         1. first, with a text that is long enough to be wrapped\n2. second\n   - nested\n\n\
         > quoted\n> text\n\n```rust\nfn main() {\n    run();\n}\n```\n\
         | file | lines |\n|------|-------|\n| a.rs | **12** |\n\n\
-        See [the docs](https://example.org/docs) or <https://example.org>.\n\n---\nsnake_case_name &lt;end&gt;\n";
+        See [the docs](https://example.org).\n---\nsnake_case_name, **/*.rs, 2 * 3 * 4\n";
 
     #[test]
     fn markdown_is_rendered_within_width() {
-        let shown = render(REPORT, 40, 2);
+        let shown = body(REPORT, 40, 2, true);
         assert_eq!(
             plain(&shown),
             "  Report\n  All is done, and nearly cargo test is\n  green.\n\n\
              \x20 1. first, with a text that is long\n     enough to be wrapped\n  2. second\n     - nested\n\n\
-             \x20 │ quoted\n  │ text\n\n    fn main() {\n        run();\n    }\n\
+             \x20 > quoted\n  > text\n\n    fn main() {\n        run();\n    }\n\
              \x20 file  lines\n  ────  ─────\n  a.rs  12\n\n\
-             \x20 See the docs\n  (https://example.org/docs) or\n  https://example.org.\n\n\
-             \x20 ──────────────────────────────────────\n  snake_case_name <end>\n"
+             \x20 See [the docs](https://example.org).\n  ---\n  snake_case_name, **/*.rs, 2 * 3 * 4\n"
         );
         assert!(shown.contains("\u{1b}[1mReport\u{1b}[0m") && shown.contains("\u{1b}[1mdone\u{1b}[0m"), "{shown:?}");
         assert!(shown.contains("\u{1b}[3mnearly\u{1b}[0m"), "{shown:?}");
@@ -500,25 +236,16 @@ mod tests {
     #[test]
     fn wide_table_stays_as_written() {
         let table = "| file | lines |\n|---|--:|\n| `main.rs` | 3 |\n";
-        assert_eq!(plain(&render(table, 20, 2)), "  file     lines\n  ───────  ─────\n  main.rs      3\n");
-        assert!(plain(&render(table, 10, 2)).starts_with("  | file |\n"));
+        assert_eq!(plain(&body(table, 20, 2, true)), "  file     lines\n  ───────  ─────\n  main.rs  3\n");
+        assert!(plain(&body(table, 10, 2, true)).starts_with("  | file |\n"));
     }
 
     #[test]
-    fn streamed_lines_render_like_whole_text() {
-        let mut lines = LineRenderer::default();
-        let shown: String = REPORT.lines().map(|line| lines.line(line, 80, 2)).collect();
-        assert_eq!(plain(&shown).replace("> quoted", "│ quoted"), plain(&render(REPORT, 80, 2)));
-    }
-
-    #[test]
-    fn control_codes_of_character_references_are_escaped() {
-        for hostile in ["&#27;[2J", "`\u{1b}[2J`", "[x](<a\u{9b}31m>)", "```\n\u{1b}]0;title\u{7}\n```", "\u{202e}abc"]
-        {
-            let shown = plain(&render(hostile, 60, 0));
+    fn control_codes_in_markup_are_escaped() {
+        for hostile in ["`\u{1b}[2J`", "[x](<a\u{9b}31m>)", "```\n\u{1b}]0;title\u{7}\n```", "\u{202e}abc"] {
+            let shown = plain(&body(hostile, 60, 0, true));
             assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.contains("\\u{"), "{shown:?}");
         }
-        assert_eq!(plain(&render("[label]: hidden\n", 60, 0)), "[label]: hidden\n");
     }
 
     /// The text without our own colours.
@@ -543,17 +270,12 @@ mod tests {
             columns in 20_usize..100,
             indent in 0_usize..4,
         ) {
-            check(&render(&text, columns, indent), columns)?;
-            let mut lines = LineRenderer::default();
-            for line in text.split('\n') {
-                check(&lines.line(line, columns, indent), columns)?;
-            }
-            check(&lines.finish(columns, indent), columns)?;
+            check(&body(&text, columns, indent, true), columns)?;
         }
 
         #[test]
         fn any_text_is_rendered_harmless(text in "(?s).*", columns in 20_usize..100) {
-            check(&render(&text, columns, 2), columns)?;
+            check(&body(&text, columns, 2, true), columns)?;
         }
     }
 }
