@@ -6,26 +6,13 @@ use std::error::Error as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-use super::arguments::task_id;
-use super::commands::{positionals, visible_subcommands};
-use super::complete::CursorPosition;
+use super::commands::{positionals, root};
 use super::error::CliError;
-use crate::api::Question;
-use crate::domain::text::suggestion::{did_you_mean, nearest};
+use crate::domain::text::shell_word;
 use crate::front::text::commands::{Command as Typed, Commands, Hint, hint, line};
 
 /// The most allowed values that an error lists. If there are more, the hint names the help.
 const VALUES_SHOWN_MAX: usize = 12;
-
-/// Words that newcomers try first, and the commands that do the same here.
-const TIPS: [(&str, &[&str]); 6] = [
-    ("start", &["up"]),
-    ("status", &["team", "tasks"]),
-    ("list", &["tasks"]),
-    ("add", &["tasks add SUBJECT"]),
-    ("approve", &["review approve", "plan approve"]),
-    ("version", &["--version"]),
-];
 
 /// Returns true if clap's "error" is the help or the version.
 pub fn is_help(error: &Error) -> bool {
@@ -36,55 +23,75 @@ pub fn is_help(error: &Error) -> bool {
 /// Returns the error for `words`, the arguments after the program's name. Its message has commands as they are typed.
 pub fn argument_error(error: &Error, words: &[&str], commands: &Commands) -> CliError {
     let typed = TypedCommand::of(words, commands);
-    let argument =
-        context_value(error, ContextKind::InvalidArg).map(|argument| without_brackets(&argument)).unwrap_or_default();
-    match error.kind() {
-        ErrorKind::InvalidSubcommand => typed.unknown_command(error),
-        ErrorKind::UnknownArgument => typed.unknown_argument(&argument),
-        ErrorKind::InvalidValue => typed.invalid_value(error, &argument, words),
+    let all = |kind| context_values(error, kind);
+    let first = |kind| all(kind).into_iter().next().unwrap_or_default();
+    let (argument, value) = (without_brackets(&first(ContextKind::InvalidArg)), first(ContextKind::InvalidValue));
+    let name = typed.name();
+    let (message, hint) = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = first(ContextKind::InvalidSubcommand);
+            let meant = all(ContextKind::SuggestedSubcommand).pop();
+            let meant = meant.map(|meant| hint!["did you mean ", typed.with([meant]), "?"]);
+            let message = format!("unknown command {}", commands.typed(typed.with([word])));
+            (message, meant.unwrap_or_else(|| hint![typed.with(["--help"]), " lists the commands"]))
+        }
+        ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            let list = hint![typed.with(["--help"]), " lists the options"];
+            (format!("unknown option `{argument}` for {name}"), did_you_mean(&first(ContextKind::SuggestedArg), list))
+        }
+        ErrorKind::UnknownArgument => {
+            let usage = hint![typed.with(positionals(typed.command)), "; quote a text of several words"];
+            (format!("unexpected argument `{argument}` for {name}"), usage)
+        }
+        ErrorKind::InvalidValue => {
+            let list = match &all(ContextKind::ValidValue)[..] {
+                [] => String::new(),
+                allowed if allowed.len() <= VALUES_SHOWN_MAX => format!(": allowed are {}", allowed.join(", ")),
+                allowed => format!(": it is not one of the {} allowed values", allowed.len()),
+            };
+            let message = match value.as_str() {
+                "" => format!("`{argument}` needs a value{list}"),
+                value => format!("cannot use `{value}` as `{}`{list}", option_of(&argument)),
+            };
+            let help = hint![typed.with(["--help"]), " describes the values"];
+            (message, did_you_mean(&first(ContextKind::SuggestedValue), help))
+        }
         ErrorKind::ValueValidation => {
-            let value = context_value(error, ContextKind::InvalidValue).unwrap_or_default();
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
-            let message = format!("cannot use `{value}` as `{}`: {reason}", option_of(&argument));
-            CliError::usage(message).hint(typed.help())
+            (format!("cannot use `{value}` as `{}`: {reason}", option_of(&argument)), typed.with(["--help"]).into())
         }
         ErrorKind::MissingRequiredArgument => {
-            let missing = context_values(error, ContextKind::InvalidArg);
             let missing: Vec<String> =
-                missing.iter().map(|argument| format!("`{}`", without_brackets(argument))).collect();
-            let message = format!("{} needs {}", typed.name(), missing.join(" and "));
-            CliError::usage(message).hint(completed_command(words, &context_values(error, ContextKind::InvalidArg)))
+                all(ContextKind::InvalidArg).iter().map(|argument| without_brackets(argument)).collect();
+            let whole: Vec<String> = words.iter().map(|word| shell_word(word)).chain(missing.iter().cloned()).collect();
+            (format!("{name} needs `{}`", missing.join("` and `")), line(whole.join(" ")).into())
         }
         ErrorKind::ArgumentConflict => {
-            let others = context_values(error, ContextKind::PriorArg);
-            let others: Vec<String> =
-                others.iter().map(|other| format!("`{}`", option_of(&without_brackets(other)))).collect();
-            let argument = option_of(&argument);
-            let is_repeated = others.is_empty() || others.iter().any(|other| *other == format!("`{argument}`"));
-            let message = if is_repeated {
-                format!("`{argument}` can be used only once")
-            } else {
-                format!("`{argument}` cannot be used with {}", others.join(" or "))
-            };
-            CliError::usage(message).hint(typed.help())
+            (conflict(&option_of(&argument), &all(ContextKind::PriorArg)), typed.with(["--help"]).into())
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let message = format!("{} needs a command", typed.name());
-            CliError::usage(message).hint(hint![typed.help(), " lists the commands"])
+            (format!("{name} needs a command"), hint![typed.with(["--help"]), " lists the commands"])
         }
         _ => {
             let text = error.render().to_string();
             let first = text.lines().next().unwrap_or_default();
-            CliError::usage(first.trim_start_matches("error: ")).hint(typed.help())
+            (first.trim_start_matches("error: ").to_owned(), typed.with(["--help"]).into())
         }
-    }
+    };
+    CliError::usage(message).hint(hint)
 }
 
-/// The typed command with its missing arguments.
-fn completed_command(words: &[&str], missing: &[String]) -> Typed {
-    let quoted = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default().into_owned());
-    let words: Vec<String> = quoted.chain(missing.iter().map(|argument| without_brackets(argument))).collect();
-    line(words.join(" "))
+fn conflict(argument: &str, others: &[String]) -> String {
+    let others: Vec<String> = others.iter().map(|other| option_of(&without_brackets(other))).collect();
+    if others.is_empty() || others.iter().any(|other| other == argument) {
+        return format!("`{argument}` can be used only once");
+    }
+    format!("`{argument}` cannot be used with `{}`", others.join("` or `"))
+}
+
+/// The hint with the word that clap suggests, or another one.
+fn did_you_mean(meant: &str, otherwise: Hint) -> Hint {
+    if meant.is_empty() { otherwise } else { format!("did you mean `{meant}`?").into() }
 }
 
 /// The typed command: the longest path that clap knows.
@@ -96,13 +103,19 @@ struct TypedCommand<'a> {
 
 impl<'a> TypedCommand<'a> {
     fn of(words: &[&str], commands: &'a Commands) -> Self {
-        let CursorPosition { path, command, .. } = CursorPosition::after(words);
-        Self { path, command, commands }
+        let mut typed = Self { path: Vec::new(), command: root(), commands };
+        for word in words.iter().take_while(|word| **word != "--") {
+            if let Some(command) = typed.command.find_subcommand(word) {
+                typed.path.push(command.get_name());
+                typed.command = command;
+            }
+        }
+        typed
     }
 
     /// The command as it is typed, for a message.
     fn name(&self) -> String {
-        self.commands.typed(self.with::<&str>([]))
+        if self.path.is_empty() { "`brigade`".to_owned() } else { self.commands.typed(self.with::<&str>([])) }
     }
 
     /// The command with more words.
@@ -110,93 +123,6 @@ impl<'a> TypedCommand<'a> {
         let path = self.path.iter().map(|word| (*word).to_owned());
         line(path.chain(more.into_iter().map(Into::into)).collect::<Vec<String>>().join(" "))
     }
-
-    /// The command that shows its help.
-    fn help(&self) -> Typed {
-        self.with(["--help"])
-    }
-
-    /// The command with its positional arguments.
-    fn usage(&self) -> Typed {
-        self.with(positionals(self.command))
-    }
-
-    fn unknown_command(&self, error: &Error) -> CliError {
-        let word = context_value(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-        let message = format!("unknown command {}", self.commands.typed(self.with([word.as_str()])));
-        let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
-        if self.path == ["tasks"]
-            && let Ok(id) = task_id(&word)
-        {
-            return CliError::usage(message).hint(hint!["did you mean ", Question::Task { task: id }, "?"]);
-        }
-        let meant = nearest(&word, visible_subcommands(self.command).map(Command::get_name));
-        CliError::usage(message).hint(match (tip, meant) {
-            (Some((_, commands)), _) => {
-                let mut hint = Hint::from("did you mean ");
-                for (index, command) in commands.iter().enumerate() {
-                    hint += if index == 0 { "" } else { " or " };
-                    hint += line(*command);
-                }
-                hint![hint, "?"]
-            }
-            (None, Some(meant)) => hint!["did you mean ", self.with([meant]), "?"],
-            (None, None) => hint![self.help(), " lists the commands"],
-        })
-    }
-
-    fn unknown_argument(&self, argument: &str) -> CliError {
-        if !argument.starts_with('-') {
-            let message = format!("unexpected argument `{argument}` for {}", self.name());
-            let takes_text = self.command.get_arguments().any(|option| {
-                option.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == "TEXT"))
-            });
-            let quotes = if takes_text { "; quote a TEXT of several words" } else { "" };
-            return CliError::usage(message).hint(hint![self.usage(), quotes]);
-        }
-        let message = format!("unknown option `{argument}` for {}", self.name());
-        let options = self.command.get_arguments().filter(|option| !option.is_hide_set());
-        // The dashes would make all of them similar.
-        let typed = argument.trim_start_matches('-');
-        CliError::usage(message).hint(match nearest(typed, options.filter_map(clap::Arg::get_long)) {
-            Some(meant) => format!("did you mean `--{meant}`?").into(),
-            None => hint![self.help(), " lists the options"],
-        })
-    }
-
-    /// Returns the variable that has the value of an option, if the option was not typed.
-    fn variable_of(&self, option: &str, words: &[&str]) -> Option<String> {
-        if words.iter().any(|word| word.starts_with(option)) {
-            return None;
-        }
-        let long = option.strip_prefix("--")?;
-        let argument = self.command.get_arguments().find(|argument| argument.get_long() == Some(long))?;
-        Some(argument.get_env()?.to_string_lossy().into_owned())
-    }
-
-    fn invalid_value(&self, error: &Error, argument: &str, words: &[&str]) -> CliError {
-        let value = context_value(error, ContextKind::InvalidValue).unwrap_or_default();
-        let allowed = context_values(error, ContextKind::ValidValue);
-        let list = match allowed.len() {
-            0 => String::new(),
-            1..=VALUES_SHOWN_MAX => format!(": allowed are {}", allowed.join(", ")),
-            count => format!(": it is not one of the {count} allowed values"),
-        };
-        let message = match value.as_str() {
-            "" => format!("`{argument}` needs a value{list}"),
-            value => {
-                let option = option_of(argument);
-                let source = self.variable_of(&option, words).unwrap_or(option);
-                format!("cannot use `{value}` as `{source}`{list}")
-            }
-        };
-        let meant = did_you_mean(&value, allowed.iter().map(String::as_str));
-        CliError::usage(message).hint(meant.map_or_else(|| hint![self.help(), " describes the values"], Hint::from))
-    }
-}
-
-fn context_value(error: &Error, kind: ContextKind) -> Option<String> {
-    context_values(error, kind).into_iter().next()
 }
 
 fn context_values(error: &Error, kind: ContextKind) -> Vec<String> {
@@ -221,7 +147,6 @@ fn option_of(argument: &str) -> String {
 mod tests {
     use super::*;
     use crate::front::cli::Cli;
-    use crate::front::cli::commands::root;
     use clap::Parser as _;
 
     fn explained(line: &str) -> (String, Option<String>) {
@@ -236,10 +161,7 @@ mod tests {
     fn argument_error_has_one_message_and_one_hint() {
         for (line, message, hint) in [
             ("taks", "unknown command `brigade taks`", Some("did you mean `brigade tasks`?")),
-            ("start", "unknown command `brigade start`", Some("did you mean `brigade up`?")),
-            ("status", "unknown command `brigade status`", Some("did you mean `brigade team` or `brigade tasks`?")),
             ("tasks sow", "unknown command `brigade tasks sow`", Some("did you mean `brigade tasks show`?")),
-            ("tasks 12", "unknown command `brigade tasks 12`", Some("did you mean `brigade tasks show 12`?")),
             (
                 "config list",
                 "unknown command `brigade config list`",
@@ -249,9 +171,13 @@ mod tests {
             (
                 "review reject 3 --feedback not enough",
                 "unexpected argument `enough` for `brigade review reject`",
-                Some("`brigade review reject [ID]`; quote a TEXT of several words"),
+                Some("`brigade review reject [ID]`; quote a text of several words"),
             ),
-            ("why 1 2", "unexpected argument `2` for `brigade why`", Some("`brigade why ID`")),
+            (
+                "why 1 2",
+                "unexpected argument `2` for `brigade why`",
+                Some("`brigade why ID`; quote a text of several words"),
+            ),
             (
                 "tasks list --status fialed",
                 "cannot use `fialed` as `--status`: allowed are pending, in_progress, completed, failed, blocked",
@@ -283,13 +209,6 @@ mod tests {
     fn global_options_go_before_subcommands() {
         for line in ["tasks --json show 1", "tasks --workspace /x show 1", "tasks --color never list"] {
             assert!(Cli::try_parse_from(["brigade"].into_iter().chain(line.split(' '))).is_ok(), "{line}");
-        }
-    }
-
-    #[test]
-    fn tips_name_no_existing_command() {
-        for (word, _) in TIPS {
-            assert!(root().find_subcommand(word).is_none(), "{word} is a command");
         }
     }
 }
