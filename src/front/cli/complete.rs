@@ -1,9 +1,14 @@
-//! Completion of a command line, for the interactive session and for shells. It follows clap's command tree. The scripts of
+//! Completion of a command line, for the interactive session and for shells, along clap's command tree. The scripts of
 //! `brigade completions` call the hidden command `brigade complete`.
 
-use clap::{Arg, Command};
+use std::ffi::OsString;
+use std::sync::Arc;
 
-use super::commands::{about, root, value_name};
+use clap::{Arg, Command, CommandFactory as _};
+use clap_complete::engine::{self, ArgValueCandidates, CompletionCandidate};
+
+use super::Cli;
+use super::commands::value_name;
 use super::context::{Context, on_one_thread};
 use super::error::CliResult;
 use super::location::Global;
@@ -39,6 +44,12 @@ impl Candidate {
     }
 }
 
+impl Candidate {
+    fn into_completion(self) -> CompletionCandidate {
+        CompletionCandidate::new(self.value).help(Some(self.about.into()))
+    }
+}
+
 /// The meaning of an argument's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
@@ -60,97 +71,13 @@ pub enum ValueKind {
     Text,
 }
 
+/// The words of a workspace, for all threads.
+pub type SharedVocabulary = Arc<dyn Vocabulary>;
+
 /// The words of a workspace.
-pub trait Vocabulary {
+pub trait Vocabulary: Send + Sync {
     /// The values of this kind, in the order in which they are offered.
     fn values(&self, kind: ValueKind) -> Vec<Candidate>;
-}
-
-/// The argument of a typed line at which the cursor stands.
-pub(super) struct CursorPosition {
-    /// The names of the commands that were typed, without the program.
-    pub(super) path: Vec<&'static str>,
-    pub(super) command: &'static Command,
-    positional_count: usize,
-    /// The option whose value comes next.
-    option: Option<&'static Arg>,
-    /// `--` was typed: no options and no subcommands follow.
-    has_only_positionals: bool,
-}
-
-impl CursorPosition {
-    pub(super) fn after(words: &[&str]) -> Self {
-        let mut position =
-            Self { path: Vec::new(), command: root(), positional_count: 0, option: None, has_only_positionals: false };
-        words.iter().for_each(|word| position.push(word));
-        position
-    }
-
-    fn push(&mut self, word: &str) {
-        if self.option.take().is_some() {
-            return;
-        }
-        if !self.has_only_positionals {
-            if word == "--" {
-                self.has_only_positionals = true;
-                return;
-            }
-            if word.starts_with('-') && word.len() > 1 {
-                self.option = self.option_named(word).filter(|option| option.get_action().takes_values());
-                return;
-            }
-            if self.positional_count == 0
-                && let Some(command) = self.command.find_subcommand(word)
-            {
-                self.command = command;
-                self.path.push(command.get_name());
-                return;
-            }
-        }
-        self.positional_count += 1;
-    }
-
-    /// Returns the option with this name, such as `--status` or `-h`.
-    fn option_named(&self, word: &str) -> Option<&'static Arg> {
-        let mut options = self.command.get_opts();
-        match word.strip_prefix("--") {
-            Some(long) => options.find(|option| option.get_long() == Some(long)),
-            None => options.find(|option| option.get_short() == word.chars().last()),
-        }
-    }
-
-    /// The positional argument at the cursor. The last one can be repeated.
-    fn positional(&self) -> Option<&'static Arg> {
-        let all: Vec<&Arg> = self.command.get_positionals().collect();
-        let is_repeated = |argument: &&&Arg| argument.get_num_args().is_some_and(|count| count.max_values() > 1);
-        all.get(self.positional_count).or_else(|| all.last().filter(is_repeated)).copied()
-    }
-
-    fn subcommands(&self) -> impl Iterator<Item = Candidate> {
-        let can_follow = self.positional_count == 0 && !self.has_only_positionals;
-        let commands = self.command.get_subcommands().filter(move |command| can_follow && !command.is_hide_set());
-        commands.map(|command| Candidate::new(command.get_name(), &about(command)))
-    }
-
-    fn options(&self) -> impl Iterator<Item = Candidate> {
-        let shown = self.command.get_arguments().filter(|argument| !argument.is_hide_set());
-        shown.filter_map(|argument| {
-            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-            Some(Candidate::new(format!("--{}", argument.get_long()?), &help))
-        })
-    }
-
-    fn values(&self, argument: &'static Arg, vocabulary: &dyn Vocabulary) -> Vec<Candidate> {
-        let fixed_values = argument.get_possible_values();
-        if !fixed_values.is_empty() && argument.get_action().takes_values() {
-            let shown = fixed_values.iter().filter(|value| !value.is_hide_set());
-            let help =
-                |value: &clap::builder::PossibleValue| value.get_help().map(ToString::to_string).unwrap_or_default();
-            return shown.map(|value| Candidate::new(value.get_name(), &help(value))).collect();
-        }
-        let kind = value_kind(&self.path, argument);
-        if kind == ValueKind::Text { Vec::new() } else { vocabulary.values(kind) }
-    }
 }
 
 /// Returns the meaning of an argument's value, which follows from its name in the help.
@@ -172,28 +99,39 @@ fn value_kind(path: &[&str], argument: &Arg) -> ValueKind {
 }
 
 /// Returns the words that can replace `word`, after the words `before` it. Options are offered once a `-` is typed.
-pub fn complete(before: &[&str], word: &str, vocabulary: &dyn Vocabulary) -> Vec<Candidate> {
-    let position = CursorPosition::after(before);
-    let can_be_option = position.option.is_none() && !position.has_only_positionals;
-    let candidates = match word.split_once('=') {
-        Some((option, _)) if can_be_option && option.starts_with("--") => {
-            let values =
-                position.option_named(option).map(|option| position.values(option, vocabulary)).unwrap_or_default();
-            let with_option = |value: Candidate| Candidate { value: format!("{option}={}", value.value), ..value };
-            values.into_iter().map(with_option).collect()
-        }
-        _ if can_be_option && word.starts_with('-') => position.options().collect(),
-        _ => {
-            let argument = position.option.or_else(|| position.positional());
-            let mut candidates = Vec::new();
-            if position.option.is_none() {
-                candidates.extend(position.subcommands());
-            }
-            candidates.extend(argument.map(|argument| position.values(argument, vocabulary)).unwrap_or_default());
-            candidates
-        }
+pub fn complete(before: &[&str], word: &str, vocabulary: &SharedVocabulary) -> Vec<Candidate> {
+    // The letters that were typed are compared here, ignoring case.
+    let asked = match word.split_once('=') {
+        Some((option, _)) if option.starts_with("--") => format!("{option}="),
+        _ if word.starts_with('-') => word.to_owned(),
+        _ => String::new(),
     };
-    matching(candidates, word)
+    let words = ["brigade"].iter().chain(before).copied().chain([asked.as_str()]).map(OsString::from).collect();
+    let mut root = with_vocabulary(Cli::command(), &[], vocabulary);
+    let found = engine::complete(&mut root, words, before.len() + 1, None).unwrap_or_default();
+    let candidate = |found: &CompletionCandidate| {
+        let about = found.get_help().map(ToString::to_string).unwrap_or_default();
+        Candidate::new(found.get_value().to_string_lossy(), &about)
+    };
+    let shown = found.iter().filter(|found| !found.is_hide_set()).map(candidate);
+    matching(shown.filter(|candidate| candidate.value.starts_with("--") == word.starts_with('-')), word)
+}
+
+/// The command tree, in which arguments know their values.
+fn with_vocabulary(command: Command, path: &[&str], vocabulary: &SharedVocabulary) -> Command {
+    let with_values = |argument: Arg| {
+        let kind = value_kind(path, &argument);
+        if kind == ValueKind::Text || !argument.get_possible_values().is_empty() {
+            return argument;
+        }
+        let vocabulary = Arc::clone(vocabulary);
+        let values = move || vocabulary.values(kind).into_iter().map(Candidate::into_completion).collect();
+        argument.add(ArgValueCandidates::new(values))
+    };
+    command.mut_args(with_values).mut_subcommands(|subcommand| {
+        let name = subcommand.get_name().to_owned();
+        with_vocabulary(subcommand, &[path, &[&name]].concat(), vocabulary)
+    })
 }
 
 /// The candidates that begin with `word`, ignoring case.
@@ -233,7 +171,8 @@ impl Complete {
             }
         }
         let word = words.pop().unwrap_or_default();
-        let vocabulary = WorkspaceVocabulary { context: with_named_workspace(context, &words) };
+        let vocabulary: SharedVocabulary =
+            Arc::new(WorkspaceVocabulary { context: with_named_workspace(context, &words) });
         let line = |candidate: Candidate| {
             if candidate.about.is_empty() {
                 format!("{}\n", candidate.value)
@@ -316,9 +255,9 @@ impl WorkspaceVocabulary {
 #[cfg(test)]
 pub(in crate::front) mod tests {
     use super::*;
-    use crate::front::cli::commands::visible_subcommands;
+    use crate::front::cli::commands::{root, visible_subcommands};
 
-    pub(in crate::front) struct FixedVocabulary;
+    struct FixedVocabulary;
 
     impl Vocabulary for FixedVocabulary {
         fn values(&self, kind: ValueKind) -> Vec<Candidate> {
@@ -337,10 +276,14 @@ pub(in crate::front) mod tests {
         }
     }
 
+    pub(in crate::front) fn fixed_vocabulary() -> SharedVocabulary {
+        Arc::new(FixedVocabulary)
+    }
+
     fn offered(line: &str) -> Vec<String> {
         let words: Vec<&str> = line.split(' ').collect();
         let (word, before) = words.split_last().unwrap();
-        complete(before, word, &FixedVocabulary).into_iter().map(|candidate| candidate.value).collect()
+        complete(before, word, &fixed_vocabulary()).into_iter().map(|candidate| candidate.value).collect()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::line::commands;
 use crate::domain::team::name::ALL;
 use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::text::one_line;
-use crate::front::cli::complete::{self, Candidate, FILES_MARKER, ValueKind, Vocabulary};
+use crate::front::cli::complete::{self, Candidate, FILES_MARKER, SharedVocabulary, ValueKind};
 use crate::front::text::lines::{cut, width};
 
 /// The text of an empty line: the open questions, or the reason why the team does nothing.
@@ -85,7 +85,7 @@ impl EmptyLine {
 }
 
 /// Returns the words that can complete `before`, the text before the cursor, and the byte offset of their start.
-pub fn complete(before: &str, line: &EmptyLine, vocabulary: &dyn Vocabulary) -> (usize, Vec<InputCandidate>) {
+pub fn complete(before: &str, line: &EmptyLine, vocabulary: &SharedVocabulary) -> (usize, Vec<InputCandidate>) {
     let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
     let (earlier, word) = before.split_at(start);
     let earlier: Vec<&str> = earlier.split_whitespace().collect();
@@ -124,10 +124,10 @@ pub fn hint(typed: &str) -> Option<(String, Option<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::front::cli::complete::tests::FixedVocabulary;
+    use crate::front::cli::complete::tests::fixed_vocabulary;
 
     fn typed(before: &str) -> Vec<String> {
-        let (start, candidates) = complete(before, &EmptyLine::default(), &FixedVocabulary);
+        let (start, candidates) = complete(before, &EmptyLine::default(), &fixed_vocabulary());
         candidates.into_iter().map(|candidate| before[..start].to_owned() + candidate.replacement.trim_end()).collect()
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let plan = || open_question("bob asks about plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
         let question = || open_question("ada asks: Which colour?", "@ada ", "Tab starts the answer");
         let offered = |line: &EmptyLine| -> Vec<(String, String)> {
-            let candidates = complete("", line, &FixedVocabulary).1;
+            let candidates = complete("", line, &fixed_vocabulary()).1;
             candidates.into_iter().map(|candidate| (candidate.replacement, candidate.display)).collect()
         };
         line.questions = vec![plan()];

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::completion::{EmptyLine, complete, hint};
 use super::screen::Printer;
-use crate::front::cli::complete::WorkspaceVocabulary;
+use crate::front::cli::complete::{SharedVocabulary, WorkspaceVocabulary};
 use crate::front::cli::context::Context;
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::text::lines::{cut, width};
@@ -113,7 +113,7 @@ impl Editor {
         let leave_reason = SharedLeaveReason::default();
         let helper = Helper {
             empty_line,
-            vocabulary: WorkspaceVocabulary { context: context.clone() },
+            vocabulary: Arc::new(WorkspaceVocabulary { context: context.clone() }),
             draft: Arc::clone(&draft),
             prompt_width: width(&prompt),
             screen: screen.clone(),
@@ -289,7 +289,7 @@ fn erase_line(typed: usize) {
 /// Completion, hints and highlighting of the line being typed.
 struct Helper {
     empty_line: Arc<Mutex<EmptyLine>>,
-    vocabulary: WorkspaceVocabulary,
+    vocabulary: SharedVocabulary,
     draft: SharedDraft,
     prompt_width: usize,
     screen: Printer,
