@@ -13,6 +13,7 @@
 //! | [`members`] | the members of the teams: their names, their inboxes, and their claims |
 //! | [`events`] | the events of a workspace, from any position in its log on |
 //! | [`run`] | the runs in the event log, and the choice of one |
+//! | [`run_summary`] | the facts about a run at its end |
 //! | [`inbox`] | the mail of a person, a member, or an agent of another program |
 //! | [`request`] | the requests that wait for approval, and their answers |
 //! | [`pending`] | the messages, plans and reviews that wait for the person |
@@ -54,6 +55,7 @@ pub mod question;
 pub mod refusal;
 pub mod request;
 pub mod run;
+pub mod run_summary;
 pub mod schema;
 pub mod send;
 pub mod state;

@@ -7,18 +7,15 @@
 //! lines with spaces, which leave empty rows when they wrap.
 
 use std::io::{self, Write as _};
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::front::text::lines::width;
 use crate::platform::terminal;
 
-/// The lines at the bottom of the terminal on stdout. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Footer(Arc<Mutex<Drawing>>);
+/// The lines at the bottom of the terminal on stdout, which this process has once.
+static DRAWING: Mutex<Drawing> = Mutex::new(Drawing { has_colors: false, lines: Vec::new(), drawn: Vec::new() });
 
-#[derive(Debug)]
 struct Drawing {
     has_colors: bool,
     /// The lines to show, without newlines. They are drawn only while this process is in the foreground.
@@ -27,43 +24,40 @@ struct Drawing {
     drawn: Vec<usize>,
 }
 
-impl Footer {
-    /// A footer without lines.
-    pub fn new(has_colors: bool) -> Self {
-        Self(Arc::new(Mutex::new(Drawing { has_colors, lines: Vec::new(), drawn: Vec::new() })))
+/// Shows these lines instead of the present ones. Each should be narrower than the terminal, and must not contain a newline. In the
+/// background nothing is drawn.
+pub fn show(lines: Vec<String>, has_colors: bool) {
+    let mut drawing = DRAWING.lock();
+    if lines == drawing.lines && !drawing.drawn.is_empty() {
+        return;
     }
+    drawing.erase();
+    drawing.lines = lines;
+    drawing.has_colors = has_colors;
+    drawing.draw();
+}
 
-    /// Shows these lines instead of the present ones. Each should be narrower than the terminal, and must not contain a newline. In the
-    /// background nothing is drawn.
-    pub fn show(&self, lines: Vec<String>) {
-        let mut drawing = self.0.lock();
-        if lines == drawing.lines && !drawing.drawn.is_empty() {
-            return;
-        }
-        drawing.erase();
-        drawing.lines = lines;
-        drawing.draw();
-    }
+/// Erases the lines, calls `print` and draws them again. Returns the result of `print`, whose output must end with a newline.
+pub fn print_above<T>(print: impl FnOnce() -> T) -> T {
+    let mut drawing = DRAWING.lock();
+    drawing.erase();
+    let result = print();
+    drawing.draw();
+    result
+}
 
-    /// Erases the lines, calls `print` and draws them again. Returns the result of `print`, whose output must end with a newline.
-    pub fn print_above<T>(&self, print: impl FnOnce() -> T) -> T {
-        let mut drawing = self.0.lock();
-        drawing.erase();
-        let result = print();
-        drawing.draw();
-        result
-    }
-
-    /// Removes the lines from the screen, until [`Footer::show`] is called again.
-    pub fn erase(&self) {
-        let mut drawing = self.0.lock();
-        drawing.erase();
-        drawing.lines.clear();
-    }
+/// Removes the lines from the screen, until [`show`] is called again.
+pub fn erase() {
+    let mut drawing = DRAWING.lock();
+    drawing.erase();
+    drawing.lines.clear();
 }
 
 impl Drawing {
     fn erase(&mut self) {
+        if self.drawn.is_empty() {
+            return;
+        }
         if !terminal::is_in_foreground() {
             // The shell has written below the lines.
             return self.drawn.clear();

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use super::footer;
 use crate::domain::text::printable;
 use crate::front::text::commands::{Commands, Hint};
 use crate::front::text::lines::{WIDTH_UNBOUNDED, escape_json, wrap};
@@ -149,15 +150,16 @@ impl Output {
     pub fn print_required(&self, text: &str) -> io::Result<()> {
         // A stream that removes colours writes each line on its own.
         let text = if self.has_colors() { Cow::Borrowed(text) } else { Cow::Owned(strip_str(text).to_string()) };
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        footer::print_above(|| {
+            let mut out = io::stdout().lock();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        })
     }
 
     /// Prints a line to stderr.
     pub fn print_note(&self, text: &str) {
-        let mut out = AutoStream::new(io::stderr().lock(), self.color_choice());
         // If stderr is closed, the note is lost.
-        let _ = writeln!(out, "{text}");
+        let _ = footer::print_above(|| writeln!(AutoStream::new(io::stderr().lock(), self.color_choice()), "{text}"));
     }
 
     /// Prints an answer and returns the exit code.

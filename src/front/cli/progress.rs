@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error::CliResult;
-use super::footer::Footer;
+use super::footer;
 use super::output::Output;
 use crate::api::team::live_member;
 use crate::domain::log::event::{Event, EventKind};
@@ -51,9 +51,8 @@ impl Progress {
 }
 
 /// The live view of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LiveProgress {
-    footer: Footer,
     /// The desired state of the team, or `stopping`.
     state: String,
     /// The number of things that wait for the person.
@@ -63,11 +62,6 @@ pub struct LiveProgress {
 }
 
 impl LiveProgress {
-    /// A live view that shows nothing yet.
-    pub fn new(footer: Footer) -> Self {
-        Self { footer, state: String::new(), answers_needed: 0, answers_needed_read_at: None }
-    }
-
     /// Updates the state of the team from an event. Mail makes the next refresh read the things that wait for the person.
     pub fn observe(&mut self, event: &Event) {
         match &event.kind {
@@ -83,11 +77,6 @@ impl LiveProgress {
     /// Makes the next refresh show that the team stops.
     pub fn set_stopping(&mut self) {
         self.state = "stopping".to_owned();
-    }
-
-    /// Removes the view from the screen, until the next [`LiveProgress::refresh`].
-    pub fn end(&self) {
-        self.footer.erase();
     }
 
     /// Draws the present state of the team.
@@ -115,7 +104,7 @@ impl LiveProgress {
         };
         let rows = terminal_size::terminal_size().map_or(ROWS_DEFAULT, |(_, height)| usize::from(height.0));
         let lines_max = (rows / 2).clamp(1, LINES_MAX);
-        self.footer.show(lines(&view, now, output.columns.saturating_sub(1), lines_max));
+        footer::show(lines(&view, now, output.columns.saturating_sub(1), lines_max), output.has_colors());
         Ok(())
     }
 }

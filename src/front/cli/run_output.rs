@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::destination::Destination;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::footer::Footer;
+use super::footer;
 use super::output::Output;
 use super::progress::{LiveProgress, Progress};
 use super::reminders::Reminders;
@@ -19,6 +19,7 @@ use super::signals::{Signals, StopSignal, Suspensions};
 use super::surface::Surface;
 use crate::api::Question;
 use crate::api::members::candidates;
+use crate::api::run_summary::{RunSummary, RunView};
 use crate::domain::agent::transcript::Usage;
 use crate::domain::log::event::{Event, EventKind};
 use crate::domain::team::name::{HUMAN, LEAD};
@@ -33,7 +34,7 @@ use crate::front::text::lines::indented;
 use crate::front::text::markdown;
 use crate::front::text::pending::PendingNotes;
 use crate::front::text::style::{DIM, paint};
-use crate::front::text::summary::{self, Summary, WorkspaceView};
+use crate::front::text::summary::{self, RunOutcome, WorkspaceView};
 use crate::front::text::timeline::Timeline;
 use crate::platform::terminal;
 use crate::ports::{BoardView, Clock as _, Stores};
@@ -100,7 +101,7 @@ pub struct RunOutput {
     /// The folder with the results; `None` if they go to the team branch.
     results: Option<PathBuf>,
     timeline: Timeline,
-    summary: Summary,
+    summary: RunSummary,
     reminders: Reminders,
     progress: Progress,
     live: Option<LiveProgress>,
@@ -159,7 +160,7 @@ impl RunOutput {
             team: team.name.to_string(),
             results: (team.isolation != Isolation::Worktree).then_some(workspace),
             timeline: Timeline::new(output.columns, output.renders_markdown()),
-            summary: Summary::new(candidates(team), has_goal),
+            summary: RunSummary::new(candidates(team), has_goal),
             reminders: Reminders::default(),
             progress,
             live: None,
@@ -179,9 +180,7 @@ impl RunOutput {
     /// Prints an event.
     pub fn print_event(&mut self, event: &Event) {
         self.is_flushed = false;
-        if !matches!(self.destination.surface, Surface::Streams) {
-            self.update_width();
-        }
+        self.update_width();
         self.summary.observe(event);
         if let Some(live) = &mut self.live {
             live.observe(event);
@@ -268,9 +267,7 @@ impl RunOutput {
         if self.progress != Progress::Live || self.format != OutputFormat::Text {
             return Ok(None);
         }
-        let footer = Footer::new(self.destination.output.has_colors());
-        self.destination.set_surface(Surface::AboveFooter(footer.clone()));
-        self.live = Some(LiveProgress::new(footer));
+        self.live = Some(LiveProgress::default());
         Ok(Some(Suspensions::listen()?))
     }
 
@@ -287,9 +284,8 @@ impl RunOutput {
     }
 
     fn end_live(&mut self) {
-        if let Some(live) = self.live.take() {
-            live.end();
-            self.show_on_stdout();
+        if self.live.take().is_some() {
+            footer::erase();
         }
     }
 
@@ -360,9 +356,7 @@ impl RunOutput {
             }
             RunEvent::LiveTick => self.refresh_live(&team.live, team.stores).await,
             RunEvent::Suspension => {
-                if let Some(live) = &self.live {
-                    live.end();
-                }
+                footer::erase();
                 terminal::suspend();
             }
             RunEvent::ReminderDue => self.print_reminders(team.stores, true).await,
@@ -419,12 +413,9 @@ impl RunOutput {
         pending: PendingNotes,
     ) -> CliResult<Exit> {
         self.flush();
-        let outcome = summary::RunOutcome {
-            error: team.error.clone(),
-            usage: usage.into(),
-            ..self.summary.outcome(&self.team, view).with_pending(pending)
-        };
-        let outcome = summary::RunOutcome { next: summary::next_steps(&outcome), ..outcome };
+        let error = team.error.clone();
+        let view = RunView { error, usage: usage.into(), ..self.summary.view(&self.team, view) };
+        let outcome = RunOutcome::of(view, pending);
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {
             OutputFormat::Text => {
@@ -440,7 +431,7 @@ impl RunOutput {
             OutputFormat::StreamJson => String::new(),
         };
         self.destination.print(&text);
-        Ok(match outcome.facts().verdict(team.end).into() {
+        Ok(match outcome.view.facts().verdict(team.end).into() {
             Exit::Done if self.destination.is_mute => Exit::Unfinished,
             exit => exit,
         })

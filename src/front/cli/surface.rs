@@ -2,18 +2,16 @@
 
 use std::io::{self, Write as _};
 
-use super::footer::Footer;
+use super::footer;
 use super::output::Output;
 use crate::front::repl::screen::Printer;
 
 /// The place where the output of a command or of a run appears.
 #[derive(Debug, Clone, Default)]
 pub enum Surface {
-    /// Texts on stdout, notes and traces on stderr.
+    /// Texts on stdout, notes and traces on stderr, all above the lines of the live view.
     #[default]
     Streams,
-    /// The same, above the lines of the live view.
-    AboveFooter(Footer),
     /// The screen of an interactive session, for texts, notes and traces.
     Repl(Printer),
     /// `brigade watch`, which shows the answer of a command in a part of the terminal, and nothing else.
@@ -28,7 +26,6 @@ impl Surface {
     pub fn print(&self, output: &Output, text: &str) -> io::Result<()> {
         match self {
             Self::Streams => return output.print(text),
-            Self::AboveFooter(footer) => return footer.print_above(|| output.print(text)),
             Self::Repl(screen) => screen.print(text),
             Self::Watch => {}
         }
@@ -43,7 +40,7 @@ impl Surface {
         match self {
             Self::Repl(screen) if screen.print_and_wait(text) => Ok(()),
             Self::Repl(_) | Self::Watch => Err(io::Error::other("the terminal does not accept output")),
-            Self::Streams | Self::AboveFooter(_) => output.print_required(text),
+            Self::Streams => output.print_required(text),
         }
     }
 
@@ -51,7 +48,6 @@ impl Surface {
     pub fn note(&self, output: &Output, text: &str) {
         match self {
             Self::Streams => output.print_note(text),
-            Self::AboveFooter(footer) => footer.print_above(|| output.print_note(text)),
             Self::Repl(screen) => screen.print(text),
             Self::Watch => {}
         }
@@ -60,8 +56,7 @@ impl Surface {
     /// Prints a trace with its newline. If stderr is closed, the trace is lost.
     pub fn trace(&self, line: &[u8]) {
         match self {
-            Self::Streams => drop(io::stderr().write_all(line)),
-            Self::AboveFooter(footer) => footer.print_above(|| drop(io::stderr().write_all(line))),
+            Self::Streams => footer::print_above(|| drop(io::stderr().write_all(line))),
             Self::Repl(screen) => screen.print(&String::from_utf8_lossy(line)),
             Self::Watch => {}
         }

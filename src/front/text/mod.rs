@@ -12,7 +12,6 @@ pub mod lines;
 pub mod live;
 pub mod markdown;
 pub mod pending;
-mod planning;
 pub mod replay;
 pub mod requests;
 pub mod style;

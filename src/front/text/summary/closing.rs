@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anstyle::Style;
 
-use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
+use super::outcome::{RunOutcome, TaskOutcome};
+use crate::api::run_summary::OutcomeStatus;
 use crate::api::{Next, OrderForm, Question};
+use crate::domain::git::ignored_files::IgnoredFiles;
 use crate::domain::log::event::GoalResult;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::team::name::LEAD;
@@ -14,7 +16,6 @@ use crate::domain::team::run_verdict::{GoalAnswer, RunAchievement, UnplannedGoal
 use crate::domain::text::one_line;
 use crate::domain::text::units::{count, duration, join_up_to};
 use crate::front::text::commands::{Commands, Hint, hint};
-use crate::front::text::evidence::{caveat_sentences, ignored_file_sentences};
 use crate::front::text::lines::wrap;
 use crate::front::text::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use crate::front::text::table::{Cell, TABLE_WIDTH_MIN, Table};
@@ -109,7 +110,7 @@ fn status_style(task: &TaskOutcome) -> Style {
 
 /// Returns the sentences below the table, each with its style.
 fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(Style, Hint)> {
-    let achievement = outcome.facts().achievement();
+    let achievement = outcome.view.facts().achievement();
     let (style, first) = achievement_sentence(achievement, outcome);
     let mut sentences = vec![(style, Hint::from(first))];
     if let RunAchievement::UnplannedGoal(UnplannedGoal { answer: GoalAnswer::Question, .. }) = achievement {
@@ -118,15 +119,15 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     }
     // If tasks failed or are left, a passed check of the goal is no success: its sentence comes last.
     let mut passed_check = None;
-    if let Some(goal) = &outcome.goal {
-        let sentence = Hint::from(goal.sentence(outcome.task_counts));
-        match goal.result(outcome.task_counts) {
+    if let Some(goal) = &outcome.view.goal {
+        let sentence = Hint::from(goal.sentence(outcome.view.task_counts));
+        match goal.result(outcome.view.task_counts) {
             GoalResult::NotMet => sentences.push((BAD, sentence)),
             GoalResult::Met => sentences.push((GOOD, sentence)),
             GoalResult::TasksLeft => passed_check = Some((WARN, sentence)),
         }
     }
-    if let Some(error) = &outcome.error
+    if let Some(error) = &outcome.view.error
         && !matches!(achievement, RunAchievement::Nothing(_))
     {
         sentences.push((BAD, error.clone().into()));
@@ -137,7 +138,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     sentences.extend(ignored_file_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
     sentences.extend(passed_check);
     sentences.extend(outcome.pending.sentences().into_iter().map(|sentence| (WARN, sentence)));
-    if outcome.task_counts.total() > 0 {
+    if outcome.view.task_counts.total() > 0 {
         let place = results.map(|folder| format!("Results are in {}. ", folder.display())).unwrap_or_default();
         sentences.push((DIM, hint![place, "Log: ", Question::Log { task: None }, "."]));
     }
@@ -146,7 +147,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
 
 /// Returns the first sentence.
 fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -> (Style, String) {
-    let (total, now, usage) = (outcome.task_counts.total(), outcome.completed_now, outcome.usage_text());
+    let (total, now, usage) = (outcome.view.task_counts.total(), outcome.view.completed_now, outcome.usage_text());
     let tasks = count(total, "task");
     match achievement {
         RunAchievement::Nothing(error) => (BAD, error.to_owned()),
@@ -156,14 +157,14 @@ fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -
             format!("The board has no tasks. Give the team a plan, or a goal if its lead has a model ({usage})."),
         ),
         RunAchievement::AllTasks => {
-            let style = if outcome.unverified_now > 0 { WARN } else { GOOD };
+            let style = if outcome.view.unverified_now > 0 { WARN } else { GOOD };
             match total {
                 1 => (style, format!("The task is done ({usage}).")),
                 _ => (style, format!("All {tasks} done, {now} in this run ({usage}).")),
             }
         }
         RunAchievement::SomeTasks => {
-            (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", outcome.task_counts.completed))
+            (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", outcome.view.task_counts.completed))
         }
     }
 }
@@ -171,7 +172,7 @@ fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -
 /// Returns a sentence that explains the exit code of a run with unverified work of its own agents.
 fn unverified_sentence(outcome: &RunOutcome) -> Option<Hint> {
     let task = outcome.tasks.iter().find(|task| task.unverified)?.id;
-    (outcome.unverified_now > 0).then(|| {
+    (outcome.view.unverified_now > 0).then(|| {
         hint![
             "No report and no verify command shows this work, so the exit code is 1. ",
             Question::Task { task },
@@ -216,4 +217,45 @@ fn cut_failure_reasons(outcome: &RunOutcome, columns: usize) -> impl Iterator<It
     let note_columns = if columns < TABLE_WIDTH_MIN { columns * NOTE_LINES_MIN } else { columns / NOTE_SHARE };
     let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
     failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
+}
+
+/// Returns a sentence for each weakness of these tasks. A table may leave completed tasks out.
+fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<Hint> {
+    let ids = |is_weak: fn(&&TaskOutcome) -> bool| tasks.iter().filter(is_weak).map(|task| task.id).collect();
+    let unverified: Vec<TaskId> = ids(|task| task.unverified);
+    let nothing_ran: Vec<TaskId> = ids(|task| task.nothing_ran);
+    let mut sentences = Vec::new();
+    for (ids, label) in
+        [(unverified, "completed unverified"), (nothing_ran, "completed by a verify command that ran no tests")]
+    {
+        if let Some(first) = ids.first() {
+            let named = join_up_to(ids.iter(), HINTED_MAX);
+            let why = Question::Why { task: Some(*first) };
+            sentences.push(hint![format!("{} {label}: {named}; ", ids.len()), why, " for the reason."]);
+        }
+    }
+    sentences
+}
+
+/// Returns a sentence for each task with files that git ignores.
+fn ignored_file_sentences(tasks: &[TaskOutcome]) -> Vec<Hint> {
+    let mut sentences: Vec<Hint> = Vec::new();
+    for task in tasks {
+        let Some(IgnoredFiles { moved, left, .. }) = &task.ignored_files else { continue };
+        if !moved.is_empty() {
+            sentences.push(format!("Files of {} that git ignores are now in the workspace: {moved}.", task.id).into());
+        }
+        if !left.is_empty() {
+            let folder = one_line(task.worktree.as_deref().unwrap_or_default());
+            let files = format!("Files of {} that git ignores are still in {folder}: {left}; ", task.id);
+            sentences.push(hint![files, Question::Why { task: Some(task.id) }, " for more."]);
+        }
+    }
+    let more = sentences.len().saturating_sub(HINTED_MAX);
+    sentences.truncate(HINTED_MAX);
+    if more > 0 {
+        let files = format!("{more} more tasks have such files; ");
+        sentences.push(hint![files, Question::Leftovers, " lists their worktrees."]);
+    }
+    sentences
 }

@@ -1,55 +1,23 @@
-//! The outcome of a run as data, for programs and for the closing text.
+//! The outcome of a run with its texts, for programs and for the closing text.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
+use super::closing;
 use crate::api::Next;
-use crate::domain::agent::transcript::Usage;
+use crate::api::run_summary::{OutcomeStatus, RunTask, RunView};
 use crate::domain::git::ignored_files::IgnoredFiles;
-use crate::domain::log::event::{GoalCheck, TaskCounts};
-use crate::domain::task::dependencies;
-use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::domain::team::run_verdict::{GoalAnswer, RunFacts, UnplannedGoal};
+use crate::domain::task::evidence::joined;
+use crate::domain::task::failure_summary::summary_of;
+use crate::domain::task::{TaskId, TaskResult, TaskStatus};
+use crate::domain::team::run_verdict::GoalAnswer;
+use crate::domain::text::first_line;
 use crate::domain::text::units::duration;
 use crate::front::text::cost::grouped;
+use crate::front::text::evidence::{evidence_text, with_evidence};
 use crate::front::text::pending::PendingNotes;
-use crate::ports::BoardView;
-
-/// The status of a task at the end of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(into = "String")]
-pub enum OutcomeStatus {
-    /// Pending, with an unfinished blocker.
-    Blocked,
-    Own(TaskStatus),
-    /// A status that another program wrote.
-    Foreign(String),
-}
-
-impl OutcomeStatus {
-    pub(super) fn of(task: &Task, view: &BoardView) -> Self {
-        match task.status {
-            _ if dependencies::is_blocked(task, view) => Self::Blocked,
-            TaskStatus::Unknown => Self::Foreign(task.status_word().into_owned()),
-            status => Self::Own(status),
-        }
-    }
-
-    pub(super) fn word(&self) -> &str {
-        match self {
-            Self::Blocked => "blocked",
-            Self::Own(status) => status.as_str(),
-            Self::Foreign(word) => word,
-        }
-    }
-}
-
-impl From<OutcomeStatus> for String {
-    fn from(status: OutcomeStatus) -> Self {
-        status.word().to_owned()
-    }
-}
+use crate::front::text::tasks::obstacles;
 
 /// One task of the summary, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,52 +52,46 @@ pub struct TaskOutcome {
     pub(super) note_and_evidence: String,
 }
 
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-/// The tokens of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct RunUsage {
-    pub input_tokens: u64,
-    pub output_tokens: u64,
-}
-
-impl From<Usage> for RunUsage {
-    fn from(usage: Usage) -> Self {
-        Self { input_tokens: usage.total() - usage.output_tokens, output_tokens: usage.output_tokens }
+impl TaskOutcome {
+    fn of(RunTask { task, status, ms, blockers }: &RunTask, view: &RunView) -> Self {
+        let result = task.result.as_ref().filter(|result| !result.summary.trim().is_empty());
+        let result = result.map(|result| match task.status {
+            TaskStatus::Completed => first_line(&result.summary),
+            TaskStatus::Pending if !result.is_failure() => format!("released: {}", summary_of(&result.summary)),
+            _ => summary_of(&result.summary),
+        });
+        let mut note = Vec::new();
+        if task.status == TaskStatus::Pending {
+            note = obstacles(task, blockers, &view.candidates, view.at);
+        }
+        note.extend(result);
+        let completed = task.completion();
+        let note = joined(note);
+        Self {
+            id: task.id,
+            subject: task.subject.clone(),
+            status: status.clone(),
+            owner: task.owner.clone(),
+            attempt: task.attempt,
+            ms: *ms,
+            note_and_evidence: completed.map_or(note.clone(), |result| with_evidence(&note, result)),
+            note,
+            evidence: completed.map(evidence_text).unwrap_or_default(),
+            unverified: completed.is_some_and(|result| result.unverified),
+            nothing_ran: completed.is_some_and(TaskResult::nothing_ran),
+            ignored_files: completed.and_then(|result| result.ignored_files.clone()),
+            worktree: task.worktree.clone(),
+        }
     }
 }
 
 /// The outcome of a run, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunOutcome {
-    pub team: String,
-    /// The counts of all tasks of the board.
-    #[serde(rename = "tally")]
-    pub task_counts: TaskCounts,
-    /// Tasks completed in this run.
-    pub completed_now: usize,
-    /// Of these, the tasks that the team's own agents completed without a report and without a verify command.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub unverified_now: usize,
-    /// The duration of the run in milliseconds.
-    pub ms: u64,
     #[serde(flatten)]
-    pub usage: RunUsage,
-    /// The reason why the team stopped.
-    pub reason: Option<String>,
-    /// The last check of the goal.
-    pub goal: Option<GoalCheck>,
-    /// An error of the team itself, not of its tasks.
-    #[serde(rename = "trouble", skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// The goal, if it has no tasks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unplanned: Option<UnplannedGoal>,
+    pub view: RunView,
     #[serde(rename = "for_you", skip_serializing_if = "PendingNotes::is_nothing")]
     pub pending: PendingNotes,
-    /// The tasks of this run and all unfinished ones.
     pub tasks: Vec<TaskOutcome>,
     /// The next steps that the closing sentences name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -137,33 +99,22 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
-    /// Adds the items that wait for the person. A question in a message is an answer to the goal too.
-    #[must_use]
-    pub fn with_pending(mut self, pending: PendingNotes) -> Self {
+    /// The outcome, with the items that wait for the person. A question in a message is an answer to the goal too.
+    pub fn of(mut view: RunView, pending: PendingNotes) -> Self {
         if pending.waiting.lead_asks
-            && let Some(goal) = &mut self.unplanned
+            && let Some(goal) = &mut view.unplanned
         {
             goal.answer = GoalAnswer::Question;
         }
-        Self { pending, ..self }
-    }
-
-    /// Returns the facts that decide about verdict and achievement.
-    pub fn facts(&self) -> RunFacts<'_> {
-        RunFacts {
-            task_counts: self.task_counts,
-            completed_now: self.completed_now,
-            unverified_now: self.unverified_now,
-            error: self.error.as_deref(),
-            goal: self.goal.as_ref(),
-            unplanned: self.unplanned.as_ref(),
-        }
+        let tasks = view.tasks.iter().map(|task| TaskOutcome::of(task, &view)).collect();
+        let outcome = Self { view, pending, tasks, next: Vec::new() };
+        Self { next: closing::next_steps(&outcome), ..outcome }
     }
 
     /// Returns a text such as `2 m 5 s, 18,234 tokens`.
     pub(super) fn usage_text(&self) -> String {
-        let took = duration(Duration::from_millis(self.ms));
-        match self.usage.input_tokens.saturating_add(self.usage.output_tokens) {
+        let (took, usage) = (duration(Duration::from_millis(self.view.ms)), self.view.usage);
+        match usage.input_tokens.saturating_add(usage.output_tokens) {
             0 => took,
             tokens => format!("{took}, {} tokens", grouped(tokens)),
         }

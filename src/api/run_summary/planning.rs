@@ -20,12 +20,12 @@ pub(super) struct Planning {
 }
 
 impl Planning {
-    pub fn new(has_goal: bool) -> Self {
+    pub(super) fn new(has_goal: bool) -> Self {
         Self { has_goal, ..Self::default() }
     }
 
     /// Records an event of the run.
-    pub fn observe(&mut self, kind: &EventKind) {
+    pub(super) fn observe(&mut self, kind: &EventKind) {
         match kind {
             EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
                 self.lead_text = Some(text.clone());
@@ -47,7 +47,7 @@ impl Planning {
 
     /// Returns the goal if it produced no tasks. `has_tasks` is true if the board has tasks, also from earlier runs. Then the lead may
     /// not have been asked in this run, because the goal was planned before.
-    pub fn unplanned(&self, has_tasks: bool) -> Option<UnplannedGoal> {
+    pub(super) fn unplanned(&self, has_tasks: bool) -> Option<UnplannedGoal> {
         let is_asked = self.has_answered || self.lead_text.is_some() || self.lead_failure.is_some();
         if !self.has_goal || has_tasks && (self.is_fruitful || !is_asked) {
             return None;
