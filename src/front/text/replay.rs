@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::lines::{cut, elapsed, wrap};
 use super::style::{BOLD, DIM, WARN, paint};
@@ -15,12 +14,11 @@ use crate::domain::log::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::log::replay::ReplayState;
 use crate::domain::log::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::TaskId;
-use crate::domain::task::failure_summary::summary_of;
 use crate::domain::team::budget::Budget;
 use crate::domain::team::state::SetBy;
 use crate::domain::team::waiting_for::WaitingFor;
 use crate::domain::text::one_line;
-use crate::domain::text::units::{count, duration};
+use crate::domain::text::units::count;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, InvalidEntry};
 
@@ -114,7 +112,7 @@ pub fn unknown(replay: &ReplayState) -> Vec<String> {
 }
 
 /// Returns the lines of the timeline for the event. An event that the timeline skips has a sentence or its fields.
-pub fn event_text(event: &Event, after: &ReplayState, began: UnixMs, columns: usize) -> String {
+fn event_text(event: &Event, after: &ReplayState, began: UnixMs, columns: usize) -> String {
     let mut timeline = Timeline::new(columns, false);
     timeline.begin(began);
     timeline.add_members(after.members.keys().map(String::as_str));
@@ -130,35 +128,10 @@ fn skipped_event(event: &Event, began: UnixMs, columns: usize) -> String {
         }
         EventKind::Board { tasks, .. } => format!("the board: {}", count(tasks.len(), "row")),
         EventKind::Team { members, .. } => format!("the team: {}", count(members.len(), "row")),
-        kind => sentence(kind).unwrap_or_else(|| fields(kind)),
+        kind => fields(kind),
     };
     let line = format!("{}  {}", elapsed(event.at.since(began)), one_line(&text));
     paint(DIM, &cut(&line, columns)) + "\n"
-}
-
-/// Returns `alice starts a turn on #3`.
-fn sentence(kind: &EventKind) -> Option<String> {
-    let on = |task: &Option<TaskId>| task.map(|task| format!(" on {task}")).unwrap_or_default();
-    let took = |ms: u64| duration(Duration::from_millis(ms));
-    Some(match kind {
-        EventKind::TeammateSpawned { teammate, role } => format!("{teammate} joins as {role}"),
-        EventKind::TeammatePhase { teammate, phase, task, waiting_for, .. } => {
-            let waits = waiting_for.as_ref().map(|cause| format!(", waits for {cause}")).unwrap_or_default();
-            format!("{teammate} is {}{}{waits}", VisibleStatus::of_phase(*phase, None).word(), on(task))
-        }
-        EventKind::TurnStarted { teammate, task } => format!("{teammate} starts a turn{}", on(task)),
-        EventKind::TurnFinished { teammate, task, input_tokens, output_tokens, ms, .. } => {
-            let tokens = format!("{input_tokens} input and {output_tokens} output tokens");
-            format!("{teammate} ends a turn{} after {}: {tokens}", on(task), took(*ms))
-        }
-        EventKind::ToolStarted { teammate, tool, about, .. } => format!("{teammate} calls {tool} {about}"),
-        EventKind::ToolFinished { teammate, tool, ok: true, ms, .. } => {
-            format!("{tool} of {teammate} succeeded after {}", took(*ms))
-        }
-        EventKind::MessageDelivered { to, from, .. } => format!("{to} reads a message of {from}"),
-        EventKind::ModeChanged { desired, note, .. } => format!("state {desired}: {note}"),
-        _ => return None,
-    })
 }
 
 /// Returns `task_changed task=3 status=pending`.
@@ -173,13 +146,13 @@ fn fields(kind: &EventKind) -> String {
 }
 
 /// Returns the changes of board and team by the event: one line each.
-pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
+fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
     let mut lines = Vec::new();
     if !Arc::ptr_eq(&before.tasks, &after.tasks) {
         for (id, row) in after.tasks.iter() {
             match before.tasks.get(id) {
-                Some(old) if Arc::ptr_eq(old, row) => {}
-                Some(old) => lines.extend(task_change(old, row).map(|change| format!("{id} {change}"))),
+                Some(old) if old == row => {}
+                Some(old) => lines.push(format!("{id} {}", task_change(old, row))),
                 None => lines.push(format!("{id} was added: {}", one_line(&row.subject))),
             }
         }
@@ -212,29 +185,13 @@ fn status(row: &MemberSnapshot) -> String {
     }
 }
 
-fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> Option<String> {
+fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> String {
+    if (old.status, &old.owner, old.attempt) == (new.status, &new.owner, new.attempt) {
+        return "was edited".to_owned();
+    }
     let owner =
         |row: &TaskSnapshot| row.owner.as_ref().map(|owner| format!(" ({})", one_line(owner))).unwrap_or_default();
-    let ids = |ids: &[TaskId]| {
-        if ids.is_empty() {
-            "nothing".to_owned()
-        } else {
-            ids.iter().map(TaskId::to_string).collect::<Vec<_>>().join(", ")
-        }
-    };
-    if (old.status, &old.owner, old.attempt) != (new.status, &new.owner, new.attempt) {
-        return Some(format!("is {}{}, was {}{}", new.status, owner(new), old.status, owner(old)));
-    }
-    if old.blocked_by != new.blocked_by {
-        return Some(format!("waits for {}, before for {}", ids(&new.blocked_by), ids(&old.blocked_by)));
-    }
-    if old.failures != new.failures {
-        return Some(format!("failed {} of {}", new.failures, new.max_attempts));
-    }
-    if old.summary != new.summary {
-        return Some(format!("result: {}", summary_of(&new.summary)));
-    }
-    if old == new { None } else { Some("was edited".to_owned()) }
+    format!("is {}{}, was {}{}", new.status, owner(new), old.status, owner(old))
 }
 
 /// Returns the event, its changes, the team and the board.
