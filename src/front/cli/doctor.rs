@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-pub(super) use servers::not_listed;
+pub(super) use servers::{check_listed, listed, not_listed};
 
 use super::context::Context;
 use super::error::CliResult;
@@ -73,7 +73,19 @@ pub(super) struct Finding {
     verdict: Verdict,
     pub(super) text: String,
     #[serde(serialize_with = "as_text")]
-    pub(super) hint: Option<Hint>,
+    hint: Option<Hint>,
+}
+
+impl Finding {
+    pub(super) fn is_ok(&self) -> bool {
+        self.verdict == Verdict::Ok
+    }
+
+    /// The text and the hint, as a note.
+    pub(super) fn into_note(self) -> String {
+        let hint = self.hint.filter(|hint| !hint.is_empty()).map(|hint| format!("; {hint}")).unwrap_or_default();
+        self.text + &hint
+    }
 }
 
 fn as_text<S: Serializer>(hint: &Option<Hint>, serializer: S) -> Result<S::Ok, S::Error> {

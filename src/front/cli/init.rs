@@ -7,8 +7,6 @@ mod choice;
 mod starter;
 
 use choice::Choice;
-use clap::ValueEnum as _;
-use clap::builder::PossibleValue;
 use starter::{Provider, Template};
 
 use super::consent;
@@ -23,7 +21,6 @@ use crate::config::CONFIG_FILE;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::Prompts;
-use crate::domain::text::shell_word;
 use crate::domain::text::units::count;
 use crate::front::text::commands::{Hint, hint, line};
 use crate::front::text::lead_status::pause;
@@ -87,10 +84,7 @@ impl Init {
         if config.exists() && !self.force && !self.prompts {
             let path = location::display(&context.workspace.location, &config);
             let message = format!("cannot write {path}: it exists already");
-            let arguments = self.forced_arguments(&team);
-            return Err(
-                CliError::usage(message).hint(hint!["edit it, or overwrite it: ", line(format!("init {arguments}"))])
-            );
+            return Err(CliError::usage(message).hint("edit it, or add `--force` to overwrite it"));
         }
         // A config that stays names its model and its plan already.
         let keeps_config = config.exists() && !self.force;
@@ -172,23 +166,6 @@ impl Init {
             Provider::ClaudeCode => PLAN_OF_AGENTS,
             Provider::Service(_) => "",
         }
-    }
-
-    /// The arguments of the same command, with `--force`.
-    fn forced_arguments(&self, team: &Name) -> String {
-        let name_of = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
-        let provider = (self.provider != Provider::Runbook).then(|| self.provider.name().to_owned());
-        let template = name_of(self.template.and_then(|template| template.to_possible_value()));
-        let mut options = format!("{team} --force");
-        let (model, base_url) = (self.model.clone(), self.base_url.clone());
-        for (option, value) in
-            [("--provider", provider), ("--model", model), ("--base-url", base_url), ("--template", template)]
-        {
-            if let Some(value) = value {
-                options += &format!(" {option} {}", shell_word(&value));
-            }
-        }
-        options
     }
 
     /// The step that gives the team its key, if it lacks one that it needs.

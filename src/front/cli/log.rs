@@ -1,7 +1,6 @@
 //! `brigade log`.
 
 use crate::api::Question;
-use crate::front::text::commands::Hint;
 use crate::front::text::commands::{hint, line};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -131,14 +130,6 @@ impl Log {
         }
     }
 
-    /// The options that choose events within a run, as a person types them.
-    fn filters(&self) -> String {
-        let task = self.task.map(|task| format!(" --task {}", task.0));
-        let teammate = self.teammate.as_ref().map(|name| format!(" --teammate {}", one_line(name)));
-        let kinds = self.kind.iter().map(|kind| format!(" --kind {kind}"));
-        task.into_iter().chain(teammate).chain(kinds).collect()
-    }
-
     /// Refuses a teammate or a task that does not exist. `subjects` are those of the tasks on the board.
     async fn check_names(&self, context: &Context, subjects: &BTreeMap<TaskId, String>) -> CliResult<()> {
         if let Some(name) = &self.teammate {
@@ -208,16 +199,12 @@ impl EventFilter<'_> {
         chosen
     }
 
-    /// The note for an empty result. It says how to search all runs.
-    fn empty_note(&self, choice: RunChoice) -> Hint {
+    /// The note for an empty result.
+    fn empty_note(&self, choice: RunChoice) -> &'static str {
         match choice {
-            _ if self.last_seq.is_none() => EMPTY_LOG.into(),
-            RunChoice::All => "no event matches".into(),
-            RunChoice::Nth(nth) => {
-                let run = if nth == 1 { "the newest run".to_owned() } else { format!("run {nth}") };
-                let all = line(format!("log{} --run all", self.log.filters()));
-                hint![format!("no event of {run} matches; in all runs: "), all]
-            }
+            _ if self.last_seq.is_none() => EMPTY_LOG,
+            RunChoice::All => "no event matches",
+            RunChoice::Nth(_) => "no event of this run matches; `--run all` searches all runs",
         }
     }
 }

@@ -108,16 +108,7 @@ impl Reminders {
             item.line = hint!["waits for you: ", std::mem::take(&mut item.line)];
         }
         if more > 0 {
-            let requests = |kind| ApiQuestion::Requests { kind };
-            let (review, plan) = (requests(RequestKind::Review), requests(RequestKind::PlanApproval));
-            lines.push(Reminder::line(hint![
-                format!("and {more} more: "),
-                review,
-                ", ",
-                plan,
-                ", ",
-                ApiQuestion::Inbox
-            ]));
+            lines.push(Reminder::line(hint![format!("and {more} more: "), ApiQuestion::Team]));
         }
         lines
     }

@@ -105,14 +105,15 @@ async fn check(usage: &Usage) -> Vec<Finding> {
     }
     match service.catalog(&model).await {
         Ok(catalog) => {
-            let models = usage.models.iter().flat_map(|(name, windows)| check_model(service, &catalog, name, windows));
+            let models = usage.models.iter().flat_map(|(name, windows)| check_listed(service, &catalog, name, windows));
             std::iter::once(listed(&server, &model, &catalog)).chain(models).collect()
         }
         Err(error) => vec![not_listed(provider, &server, &model, &error)],
     }
 }
 
-fn listed(server: &str, model: &HttpModel, catalog: &Catalog) -> Finding {
+/// The models that a server lists.
+pub fn listed(server: &str, model: &HttpModel, catalog: &Catalog) -> Finding {
     let more = if catalog.is_cut { " and more" } else { "" };
     let names = join_up_to(catalog.models.iter().map(|model| one_line(&model.name)), MODELS_SHOWN_MAX);
     let models = count(catalog.models.len(), "model");
@@ -163,7 +164,12 @@ fn key_text(model: &HttpModel) -> String {
 }
 
 /// Checks a model of the settings against the list, and its context window.
-fn check_model(service: &Service, catalog: &Catalog, name: &str, configured: &BTreeSet<Option<u64>>) -> Vec<Finding> {
+pub fn check_listed(
+    service: &Service,
+    catalog: &Catalog,
+    name: &str,
+    configured: &BTreeSet<Option<u64>>,
+) -> Vec<Finding> {
     let source = service.first_use.windows;
     let only = catalog.models.first().filter(|_| source == WindowSource::LlamaCpp);
     let Some(model) = catalog.find(name).or(only) else {

@@ -1,21 +1,16 @@
 //! The model of a new team: the one that the person names, or a suitable one of the server.
 
+use std::collections::BTreeSet;
+
 use super::starter::{Model, Provider};
-use crate::domain::agent::prompt_cut::SMALL_WINDOW_TOKENS;
 use crate::domain::team::team_spec::ModelSpec;
-use crate::domain::text::suggestion::nearest_up_to;
-use crate::domain::text::units::{count, join_up_to};
-use crate::domain::text::{one_line, shell_word};
-use crate::front::cli::doctor::not_listed;
+use crate::domain::text::shell_word;
+use crate::front::cli::doctor::{Finding, check_listed, listed, not_listed};
 use crate::front::cli::error::{CliError, CliResult};
 use crate::front::text::commands::{hint, line};
-use crate::providers::catalog::{Catalog, ListedModel, WindowSource};
+use crate::providers::catalog::{Catalog, WindowSource};
+use crate::providers::exchange::HttpModel;
 use crate::providers::service::Service;
-
-/// The most names of models in a note.
-const MODELS_SHOWN_MAX: usize = 10;
-/// The most near names in a note.
-const NEAR_NAMES_MAX: usize = 3;
 
 /// A model for a new team.
 #[derive(Debug, Default)]
@@ -48,12 +43,9 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
         Ok(client) => {
             let server = format!("{} at {}", row.name, client.url.origin().ascii_serialization());
             match service.catalog(&client).await {
-                Ok(catalog) => choice.use_catalog(service, &server, model, &catalog),
+                Ok(catalog) => choice.use_catalog(service, &server, &client, model, &catalog),
                 Err(error) => {
-                    let problem = not_listed(row, &server, &client, &error);
-                    let hint = problem.hint.filter(|hint| !hint.is_empty());
-                    let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-                    choice.notes.push(format!("{}{hint}", problem.text));
+                    choice.notes.push(not_listed(row, &server, &client, &error).into_note());
                 }
             }
         }
@@ -78,41 +70,29 @@ pub(super) async fn choose(provider: Provider, model: Option<&str>, base_url: Op
 }
 
 impl Choice {
-    fn use_catalog(&mut self, service: &Service, server: &str, named: Option<&str>, catalog: &Catalog) {
-        let names = join_up_to(catalog.models.iter().map(|model| one_line(&model.name)), MODELS_SHOWN_MAX);
-        let models = count(catalog.models.len(), "model");
-        self.notes.push(format!("{server} lists {models}{}{names}", if names.is_empty() { "" } else { ": " }));
+    /// Takes the named model, or a suitable one, of the server's list.
+    fn use_catalog(
+        &mut self,
+        service: &Service,
+        server: &str,
+        client: &HttpModel,
+        named: Option<&str>,
+        catalog: &Catalog,
+    ) {
+        self.notes.push(listed(server, client, catalog).text);
         // The server of llama.cpp has one model, whatever its name.
         let only = catalog.models.first().filter(|_| service.first_use.windows == WindowSource::LlamaCpp);
         let chosen = match named {
             Some(name) => catalog.find(name).or(only),
             None => catalog.choose(service.first_use.model),
         };
-        match (chosen, named) {
-            (Some(chosen), _) => self.take(service, chosen, named),
-            (None, Some(name)) if !catalog.is_cut => {
-                let near = nearest_up_to(NEAR_NAMES_MAX, name, catalog.models.iter().map(|model| model.name.as_str()));
-                let near = near.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
-                let near = if near.is_empty() { near } else { format!("; did you mean {near}?") };
-                self.notes.push(format!("the server does not list `{name}`{near}"));
-            }
-            _ => {}
-        }
-    }
-
-    /// Takes a model of the list.
-    fn take(&mut self, service: &Service, chosen: &ListedModel, named: Option<&str>) {
-        self.model.name = named.unwrap_or(&chosen.name).to_owned();
+        let Some(name) = named.or(chosen.map(|model| model.name.as_str())) else { return };
+        self.model.name = name.to_owned();
         // A hosted service lists the windows of its models, but a team needs no setting for a large one.
         let is_local = !service.needs_key || self.model.base_url.is_some();
-        self.model.context_window_tokens = chosen.context_window_tokens.filter(|_| is_local);
-        let is_unknown = matches!(service.first_use.windows, WindowSource::Ollama | WindowSource::LmStudio)
-            && chosen.context_window_tokens.is_none();
-        let is_small = self.model.context_window_tokens.is_some_and(|tokens| tokens < SMALL_WINDOW_TOKENS);
-        if let Some(remedy) = service.first_use.larger_window.filter(|_| is_unknown || is_small) {
-            let window = self.model.context_window_tokens;
-            let window = window.map_or("unknown".to_owned(), |tokens| format!("{tokens} tokens, which is small"));
-            self.notes.push(format!("the context window of {} is {window}: {remedy}", one_line(&chosen.name)));
-        }
+        let window = chosen.and_then(|model| model.context_window_tokens);
+        self.model.context_window_tokens = window.filter(|_| is_local);
+        let problems = check_listed(service, catalog, name, &BTreeSet::new()).into_iter();
+        self.notes.extend(problems.filter(|finding| !finding.is_ok()).map(Finding::into_note));
     }
 }
