@@ -30,7 +30,9 @@ pub fn argument_error(error: &Error, words: &[&str], commands: &Commands) -> Cli
     let (message, hint) = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let word = first(ContextKind::InvalidSubcommand);
+            // clap may suggest an alias.
             let meant = all(ContextKind::SuggestedSubcommand).pop();
+            let meant = meant.and_then(|meant| typed.command.find_subcommand(meant)).map(Command::get_name);
             let meant = meant.map(|meant| hint!["did you mean ", typed.with([meant]), "?"]);
             let message = format!("unknown command {}", commands.typed(typed.with([word])));
             (message, meant.unwrap_or_else(|| hint![typed.with(["--help"]), " lists the commands"]))

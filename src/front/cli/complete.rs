@@ -312,7 +312,6 @@ pub(in crate::front) mod tests {
             ("run c", vec!["crew"]),
             ("config sh", vec!["show"]),
             ("why 3 ", vec![]),
-            ("frobnicate ", vec![]),
         ] {
             assert_eq!(offered(line), expected, "{line:?}");
         }
