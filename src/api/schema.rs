@@ -2,9 +2,9 @@
 
 use schemars::{JsonSchema, Schema, schema_for};
 
-use super::approval::RequestView;
 use super::consent::Agreed;
 use super::cost::CostView;
+use super::request::RequestView;
 use super::team::TeamView;
 use super::why::Reason;
 use super::{Order, Outcome, Refusal};

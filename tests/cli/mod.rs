@@ -361,7 +361,7 @@ fn shell_completes_task_numbers_and_names() {
     let outside = ShellWorkspace::new();
     let flagged = format!("brigade complete -- --workspace {} why ''", place.path().display());
     assert_eq!(outside.output(&flagged).stdout, b"1\tOne\n2\tTwo\n");
-    for words in ["why ''", "run ''", "send ''", "frobnicate ''"] {
+    for words in ["why ''", "run ''", "send ''"] {
         let output = outside.output(&format!("brigade complete -- {words}"));
         assert!(output.status.success() && output.stderr.is_empty(), "{words}");
         let names: &[u8] = if words.starts_with("send") { b"lead\nall\n" } else { b"" };

@@ -112,7 +112,10 @@ async fn starter_names_near_models_and_window() {
     assert_eq!(code, Some(0), "{output}");
     assert!(output.contains("did you mean `qwen2.5-coder:7b` or `qwen2.5-coder:0.5b`?"), "{output}");
     let (_, output) = init(&workspace, "lmstudio", &address(&server), &["--force"]).await;
-    assert!(output.contains("4096 tokens, which is small: `lms load MODEL --context-length 32768`"), "{output}");
+    assert!(
+        output.contains("4096 tokens, which is small for an agent; `lms load MODEL --context-length 32768`"),
+        "{output}"
+    );
     let config = workspace.read("brigade.toml");
     assert!(config.contains("context_window_tokens = 4096") && config.contains("output_tokens_max = 1024"), "{config}");
     assert_eq!(run(&workspace, &["config", "show"], &[]).await.status.code(), Some(0));

@@ -6,9 +6,10 @@ use std::error::Error as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-use super::commands::{positionals, root};
+use super::commands::{positionals, root, visible_subcommands};
 use super::error::CliError;
 use crate::domain::text::shell_word;
+use crate::domain::text::suggestion::nearest;
 use crate::front::text::commands::{Command as Typed, Commands, Hint, hint, line};
 
 /// The most allowed values that an error lists. If there are more, the hint names the help.
@@ -30,9 +31,7 @@ pub fn argument_error(error: &Error, words: &[&str], commands: &Commands) -> Cli
     let (message, hint) = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let word = first(ContextKind::InvalidSubcommand);
-            // clap may suggest an alias.
-            let meant = all(ContextKind::SuggestedSubcommand).pop();
-            let meant = meant.and_then(|meant| typed.command.find_subcommand(meant)).map(Command::get_name);
+            let meant = nearest(&word, visible_subcommands(typed.command).map(Command::get_name));
             let meant = meant.map(|meant| hint!["did you mean ", typed.with([meant]), "?"]);
             let message = format!("unknown command {}", commands.typed(typed.with([word])));
             (message, meant.unwrap_or_else(|| hint![typed.with(["--help"]), " lists the commands"]))
@@ -53,7 +52,11 @@ pub fn argument_error(error: &Error, words: &[&str], commands: &Commands) -> Cli
             };
             let message = match value.as_str() {
                 "" => format!("`{argument}` needs a value{list}"),
-                value => format!("cannot use `{value}` as `{}`{list}", option_of(&argument)),
+                value => {
+                    let option = option_of(&argument);
+                    let source = typed.variable_of(&option, words).unwrap_or(option);
+                    format!("cannot use `{value}` as `{source}`{list}")
+                }
             };
             let help = hint![typed.with(["--help"]), " describes the values"];
             (message, did_you_mean(&first(ContextKind::SuggestedValue), help))
@@ -118,6 +121,16 @@ impl<'a> TypedCommand<'a> {
     /// The command as it is typed, for a message.
     fn name(&self) -> String {
         if self.path.is_empty() { "`brigade`".to_owned() } else { self.commands.typed(self.with::<&str>([])) }
+    }
+
+    /// Returns the variable that has the value of an option, if the option was not typed.
+    fn variable_of(&self, option: &str, words: &[&str]) -> Option<String> {
+        if words.iter().any(|word| word.starts_with(option)) {
+            return None;
+        }
+        let long = option.strip_prefix("--")?;
+        let argument = self.command.get_arguments().find(|argument| argument.get_long() == Some(long))?;
+        Some(argument.get_env()?.to_string_lossy().into_owned())
     }
 
     /// The command with more words.
