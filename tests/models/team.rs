@@ -356,7 +356,7 @@ async fn relaunched_team_repeats_its_requests() {
 }
 
 #[tokio::test]
-async fn stale_connections_are_no_failures() {
+async fn stale_connections_cost_only_a_retry() {
     let server = Server::start(|request, count| match request.before_on_connection {
         0 => well_behaved(request, count),
         _ => vec![ServerAction::Close],
@@ -366,5 +366,4 @@ async fn stale_connections_are_no_failures() {
     let output = run(&workspace, &["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     assert!(server.requests().iter().any(|request| request.before_on_connection > 0), "no connection was used twice");
-    assert_eq!(logged(&workspace, "model_retried").len(), 0, "{}", both(&output));
 }

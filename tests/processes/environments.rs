@@ -51,7 +51,7 @@ fn broken_config_error_names_problem() {
         (with_member("[teams.x]\ngoal = 3"), "`goal` must be a string"),
         (with_member("[teams.x]\ngaol = \"g\""), "goal"),
         (with_member("[teams.x]\nplan = \"nope.md\""), "nope.md"),
-        (with_member("[teams.x]\nhooks = \"coder\""), "not enforced"),
+        (with_member("[teams.x]\nhooks = \"coder\""), "unknown key `hooks`"),
         (with_member("[teams.x]\nreview = \"critic\""), "needs a member with the role or capability `critic`"),
         (with_member("[teams.x]\nreview = \"worker\""), "`review` needs a model"),
         (with_member("[teams.x]\nbudget = { tokens = 0 }"), "from 1 to"),
