@@ -275,5 +275,5 @@ async fn quarantined_task_is_recorded_as_invalid_once() {
     });
     let (reason, place) = found.unwrap();
     assert_eq!(place, Some(".tasks/.spoiled/task_1.json"));
-    assert!(reason.contains("at line 2 column 12, in `status`"), "{reason}");
+    assert!(reason.contains("`status`"), "{reason}");
 }
