@@ -8,8 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTask, QuarantinedTranscript, ReclaimRequest,
-    Reclaimed, Requests, Roster, StateStore, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
+    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTask, ReclaimRequest, Reclaimed, Requests,
+    Roster, StateStore, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
 };
 use crate::domain::agent::transcript::Record;
 use crate::domain::task::transition::{Actor, Change};
@@ -163,11 +163,7 @@ intercept! {
     Transcripts {
         load(name: &str) -> Vec<Record> => Call::Read;
         append(name: &str, records: &[Record], sync: bool) -> () => Call::AppendTranscript(name);
-        {
-            fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-                self.inner.take_quarantined()
-            }
-        }
+        {}
     }
     Requests {
         record(request: Request) -> () => Call::ChangeRequest;

@@ -52,7 +52,7 @@ pub use requests::Requests;
 pub use roster::Roster;
 pub use state::StateStore;
 pub use store_error::{IoAction, StoreError, StoreResult};
-pub use transcripts::{QuarantinedTranscript, Transcripts};
+pub use transcripts::Transcripts;
 pub use wait_limit::WaitLimit;
 pub use webhook::Webhook;
 pub use workers::{WorkerSurvey, Workers};

@@ -114,29 +114,6 @@ fn path_arguments_may_be_links_and_pipes() {
 }
 
 #[test]
-fn transcript_pipe_is_quarantined_and_work_continues() {
-    let workspace = TestWorkspace::with_team(1, PLAN);
-    fs::create_dir_all(workspace.join(".team/transcripts")).unwrap();
-    for name in ["m1", "lead"] {
-        make_pipe(&workspace.join(&format!(".team/transcripts/{name}.jsonl")));
-    }
-    let ran = workspace.run(&["run"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert_eq!(workspace.task(1)["failures"].as_u64().unwrap_or(0), 0);
-    for name in ["m1", "lead"] {
-        let is_named = |event: &serde_json::Value| event["kind"] == "warning" && event["about"] == name;
-        assert_eq!(workspace.events().iter().filter(|event| is_named(event)).count(), 1, "{name}");
-        assert!(workspace.join(&format!(".team/transcripts/.spoiled/{name}-1.jsonl")).symlink_metadata().is_ok());
-    }
-    // A file that cannot be moved counts as no task's failure: the launch is refused.
-    fs::remove_dir_all(workspace.join(".team/transcripts/.spoiled")).unwrap();
-    workspace.write(".team/transcripts/.spoiled", "in the way");
-    make_pipe(&workspace.join(".team/transcripts/m1.jsonl"));
-    let refused = workspace.run(&["run"]);
-    assert!(refused.code == Some(1) && refused.err.contains("cannot quarantine"), "{refused:?}");
-}
-
-#[test]
 fn search_ignores_endless_ignore_files() {
     let workspace = TestWorkspace::new();
     workspace.write(

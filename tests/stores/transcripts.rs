@@ -98,41 +98,20 @@ fn replace_by_kind(path: &Path, kind: usize) {
 }
 
 #[tokio::test]
-async fn invalid_transcript_is_quarantined() {
+async fn transcript_that_is_no_file_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
     let path = folder.path().join("transcripts/alice.jsonl");
-    transcripts.append("alice", &[text_record("a")], false).await.unwrap();
-    for kind in 0..3 {
-        // Found by a process that loads, and by one that appends after an earlier load.
-        fs::remove_file(&path).unwrap();
-        replace_by_kind(&path, kind);
-        assert!(transcripts.load("alice").await.unwrap().is_empty());
-        let aside = transcripts.take_quarantined();
-        assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
-        assert!(Path::new(&aside[0].moved_to).symlink_metadata().is_ok(), "{aside:?}");
-        replace_by_kind(&path, kind);
-        transcripts.append("alice", &[text_record("b")], true).await.unwrap();
-        assert_eq!(transcripts.take_quarantined().len(), 1);
-        assert_eq!(transcripts.load("alice").await.unwrap(), [text_record("b")]);
-    }
-    assert_eq!(fs::read_dir(folder.path().join("transcripts/.spoiled")).unwrap().count(), 6);
-    fs::remove_file(&path).unwrap();
-    replace_by_kind(&path, 0);
-    let error = FileTranscripts::open_read_only(real(), folder.path()).load("alice").await.unwrap_err().to_string();
-    assert!(error.contains("alice.jsonl") && error.contains("it is a pipe"), "{error}");
-    assert!(path.symlink_metadata().is_ok());
-}
-
-#[tokio::test]
-async fn transcript_quarantine_failure_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("transcripts")).unwrap();
-    replace_by_kind(&folder.path().join("transcripts/alice.jsonl"), 0);
-    fs::write(folder.path().join("transcripts/.spoiled"), "in the way").unwrap();
-    let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
-    let error = transcripts.quarantine_non_files().unwrap_err().to_string();
-    assert!(error.contains("alice.jsonl: it is a pipe or a device, not a transcript file; remove it"), "{error}");
+    for kind in 0..3 {
+        replace_by_kind(&path, kind);
+        for error in
+            [transcripts.load("alice").await.err(), transcripts.append("alice", &[text_record("a")], true).await.err()]
+        {
+            assert!(error.unwrap().to_string().contains("alice.jsonl"));
+        }
+        if kind == 2 { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
+    }
 }
 
 #[tokio::test]

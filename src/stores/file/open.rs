@@ -148,15 +148,6 @@ fn file_stores(
             BoardFiles::open(Arc::clone(files), workspace, durability, Arc::clone(clock), changes.clone())?
         }
     };
-    let transcripts = match options.mode {
-        OpenMode::ReadOnly => FileTranscripts::open_read_only(Arc::clone(files), &team_folder),
-        OpenMode::Lead { .. } | OpenMode::Work { .. } | OpenMode::Write => {
-            FileTranscripts::new(Arc::clone(files), durability, &team_folder)
-        }
-    };
-    if matches!(options.mode, OpenMode::Lead { .. }) {
-        transcripts.quarantine_non_files()?;
-    }
     let state = exchange_file(workspace, STATE_FILE, FileState::is_valid).with_spare_inodes(&team_folder.join("spare"));
     Ok(Stores {
         board: Arc::new(FileBoard::from(board)),
@@ -167,7 +158,7 @@ fn file_stores(
             changes.clone(),
             &team_folder,
         )),
-        transcripts: Arc::new(transcripts),
+        transcripts: Arc::new(FileTranscripts::new(Arc::clone(files), durability, &team_folder)),
         requests: Arc::new(RequestStore::file(Arc::clone(files), team_folder.clone(), durability, is_read_only)),
         state: Arc::new(FileState::new(state, Arc::clone(clock), changes.clone(), has_events)),
         roster: Arc::new(FileRoster::new(exchange_file(&team_folder, ROSTER_FILE, FileRoster::is_valid))),

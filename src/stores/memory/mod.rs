@@ -17,8 +17,8 @@ use crate::domain::team::budget::{LedgerRecord, LedgerTotals};
 use crate::domain::team::records::{RosterMember, WorkerTeammate};
 use crate::domain::team::state::{SharedState, StateUpdate};
 use crate::ports::{
-    Clock, CurrentLead, Leadership, LeadershipCheck, Ledger, QuarantinedTranscript, Roster, StateStore, StoreChange,
-    StoreError, StoreResult, Stores, Transcripts, WaitLimit, WorkerSurvey, Workers,
+    Clock, CurrentLead, Leadership, LeadershipCheck, Ledger, Roster, StateStore, StoreChange, StoreError, StoreResult,
+    Stores, Transcripts, WaitLimit, WorkerSurvey, Workers,
 };
 use crate::stores::file::transcripts::RECORD_BYTES_MAX;
 use crate::stores::request_store::RequestStore;
@@ -65,10 +65,6 @@ impl Transcripts for MemoryTranscripts {
         let mut all = self.records.lock();
         all.entry(name.to_owned()).or_default().extend_from_slice(records);
         Ok(())
-    }
-
-    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        Vec::new()
     }
 }
 

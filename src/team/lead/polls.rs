@@ -8,7 +8,7 @@ use super::Lead;
 use crate::domain::task::TaskId;
 use crate::domain::team::name::Name;
 use crate::domain::team::state::Mode;
-use crate::ports::{LeadHolder, LeadershipCheck, QuarantinedTranscript};
+use crate::ports::{LeadHolder, LeadershipCheck};
 use crate::team::handle::TeamEnd;
 use crate::team::running_member::RunningMember;
 use crate::team::teammate::TeammateCommand;
@@ -24,7 +24,6 @@ impl Lead {
         self.write_end().await;
         self.board.claims.reclaim_lost(&self.services, &self.board.view).await;
         self.members.spawn_context.storage.probe();
-        self.report_quarantined_transcripts();
         self.poll_state().await;
         self.poll_board().await;
         self.board.report_vanished(&self.services.events);
@@ -79,14 +78,6 @@ impl Lead {
             }
         }
         true
-    }
-
-    /// Reports files and folders that were in the place of transcripts.
-    fn report_quarantined_transcripts(&self) {
-        for QuarantinedTranscript { teammate, kind, moved_to } in self.services.stores.transcripts.take_quarantined() {
-            let text = format!("its transcript was {kind}, which is now {moved_to}; it continues without memory");
-            self.services.events.warn(teammate, text);
-        }
     }
 
     /// Returns true if a teammate works or a task is claimed. In a run of one session, a teammate does not count if its plan waits for a

@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 
 use crate::domain::log::event::{Event, NewEvent};
 use crate::domain::time::UnixMs;
-use crate::platform::FileKind;
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 use crate::stores::fs::FileSystem;
 
@@ -131,31 +130,15 @@ impl FileEventLog {
     }
 
     /// Renames each part to the next older name, and overwrites the oldest. A crash in between leaves a gap, which readers skip.
-    ///
-    /// An older part that is not a file keeps its name. A newest part that is not a file gets a name that no reader knows.
     fn rotate(&self) -> StoreResult<()> {
-        let rename = |from: &str, to: &str| {
-            let from = self.folder.join(from);
-            if_found("rename", &from, self.files.rename(&from, &self.folder.join(to))).map(drop)
-        };
-        let kind = |name: &str| self.files.stamp(&self.folder.join(name)).ok().map(|stamp| stamp.kind);
-        if kind(EVENTS_FILE).is_some_and(|kind| kind != FileKind::File) {
-            let now_ms = self.clock.now().0;
-            return rename(EVENTS_FILE, &format!("events.no-file-{now_ms}"));
-        }
-        let mut parts = Vec::from([EVENTS_FILE.to_owned()]);
-        for part in (1..=PARTS_MAX).map(part_name) {
-            match kind(&part) {
-                Some(FileKind::File) => parts.push(part),
-                // A gap ends the renaming: older parts need not move.
-                None => {
-                    parts.push(part);
-                    break;
-                }
-                Some(_) => {}
-            }
-        }
-        parts.windows(2).rev().try_for_each(|pair| rename(&pair[0], &pair[1]))
+        let paths: Vec<PathBuf> =
+            [self.path()].into_iter().chain((1..=PARTS_MAX).map(|part| self.folder.join(part_name(part)))).collect();
+        // A gap ends the renaming: older parts need not move.
+        let existing = paths.iter().take_while(|path| self.files.stamp(path).is_ok()).count();
+        let pairs = paths[..paths.len().min(existing + 1)].windows(2).rev();
+        pairs
+            .into_iter()
+            .try_for_each(|pair| if_found("rename", &pair[0], self.files.rename(&pair[0], &pair[1])).map(drop))
     }
 }
 

@@ -69,7 +69,7 @@ impl<'a> Lines<'a> {
 impl FileTranscripts {
     /// Archives the first `covers` records, counted from the first record ever written.
     pub(super) fn archive(&self, name: &str, path: &Path, covers: u64) -> StoreResult<()> {
-        let bytes = self.read(name, path)?;
+        let bytes = self.read(path)?;
         let lines = Lines::parse(&bytes);
         let count = usize::try_from(covers.saturating_sub(lines.hidden())).unwrap_or(usize::MAX);
         let (covered, rest) = lines.records.split_at(count.min(lines.records.len()));

@@ -4,7 +4,6 @@
 //! leaves one record for them (`archive`). Only one process writes a transcript: the one that runs the teammate.
 
 mod archive;
-mod quarantine;
 
 use std::collections::HashMap;
 use std::io;
@@ -17,12 +16,12 @@ use parking_lot::Mutex;
 
 use crate::domain::agent::transcript::{Record, TranscriptEntry};
 use crate::domain::team::name::Name;
-use crate::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
+use crate::ports::{StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 
 use super::append_file::FileEnd;
 use super::sync::SyncRequest;
-use super::{Durability, blocking, failed};
+use super::{Durability, blocking, failed, read_or_empty};
 use archive::Lines;
 
 /// The longest record, in bytes of its line.
@@ -41,10 +40,6 @@ pub struct FileTranscripts {
     folder: PathBuf,
     live_bytes: u64,
     open: Mutex<HashMap<String, Arc<Mutex<OpenTranscript>>>>,
-    /// If true, non-files in the place of transcripts are quarantined. False for read-only access.
-    may_quarantine: bool,
-    /// The entries quarantined since the last [`Transcripts::take_quarantined`].
-    quarantined: Mutex<Vec<QuarantinedTranscript>>,
 }
 
 /// The cached facts about one transcript.
@@ -70,20 +65,7 @@ impl FileTranscripts {
         team_folder: &Path,
         live_bytes: u64,
     ) -> Self {
-        Self {
-            folder: team_folder.join("transcripts"),
-            open: Mutex::default(),
-            quarantined: Mutex::default(),
-            may_quarantine: true,
-            files,
-            durability,
-            live_bytes,
-        }
-    }
-
-    /// The transcripts for read-only access: nothing is quarantined.
-    pub fn open_read_only(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
-        Self { may_quarantine: false, ..Self::new(files, Durability::Process, team_folder) }
+        Self { folder: team_folder.join("transcripts"), open: Mutex::default(), files, durability, live_bytes }
     }
 
     fn path(&self, name: &str) -> StoreResult<PathBuf> {
@@ -101,20 +83,15 @@ impl FileTranscripts {
         Arc::clone(open.entry(name.to_owned()).or_default())
     }
 
-    fn read(&self, name: &str, path: &Path) -> StoreResult<Vec<u8>> {
-        match self.files.read(path, 0, TRANSCRIPT_BYTES_MAX) {
-            Ok((bytes, _)) => Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(_) if self.may_quarantine && self.quarantine_non_file(name, path)? => Ok(Vec::new()),
-            Err(error) => Err(failed("read", path)(error)),
-        }
+    fn read(&self, path: &Path) -> StoreResult<Vec<u8>> {
+        read_or_empty(&*self.files, path, 0, TRANSCRIPT_BYTES_MAX)
     }
 
     fn load_records(&self, name: &str) -> StoreResult<Vec<Record>> {
         let path = self.path(name)?;
         let open = self.open(name);
         let mut open = open.lock();
-        let bytes = self.read(name, &path)?;
+        let bytes = self.read(&path)?;
         let lines = Lines::parse(&bytes);
         if lines.invalid > 0 {
             tracing::warn!(transcript = %path.display(), lines = lines.invalid, "skipped invalid lines of a transcript");
@@ -161,7 +138,7 @@ impl FileTranscripts {
             TranscriptEntry::Message(_) | TranscriptEntry::Sent(_) => None,
         });
         if !open.end.is_known() || (open.hidden.is_none() && covers.is_some()) {
-            let bytes = self.read(name, path)?;
+            let bytes = self.read(path)?;
             open.end = FileEnd::of(&bytes);
             open.hidden.get_or_insert_with(|| Lines::parse(&bytes).hidden());
         }
@@ -176,12 +153,7 @@ impl FileTranscripts {
             text.push_str(&line);
             text.push('\n');
         }
-        let mut appended = open.append(&*self.files, path, &text);
-        if appended.is_err() && self.may_quarantine && self.quarantine_non_file(name, path)? {
-            *open = OpenTranscript { hidden: Some(0), ..OpenTranscript::default() };
-            appended = open.append(&*self.files, path, &text);
-        }
-        let appended = appended?;
+        let appended = open.append(&*self.files, path, &text)?;
         if let Some(covers) = covers
             && appended.start > self.live_bytes
         {
@@ -222,10 +194,6 @@ impl Transcripts for FileTranscripts {
 
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
         blocking(|| self.append_records(name, records, sync)).await
-    }
-
-    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        std::mem::take(&mut *self.quarantined.lock())
     }
 }
 
