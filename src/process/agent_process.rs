@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -21,37 +21,21 @@ use crate::secrets::masked;
 
 /// The longest line that is read, in bytes: the largest answer of a model's server, with documents, has 32 MB.
 const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// The most values in a line of JSON. A value needs far more memory than its text, and an answer has at most some thousand.
-const LINE_VALUES_MAX: usize = 100_000;
 /// The most lines that wait for the reader. The program waits if there are more.
-const LINES_WAITING_MAX: usize = 256;
-/// The most bytes of these lines, except for one longer line.
-const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
+const LINES_WAITING_MAX: usize = 16;
 /// The longest time for a program to take one line.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that a program has after the end of its claim, if it waits for the answer to a call then.
 const CALL_GRACE: Duration = Duration::from_millis(500);
 
-/// The limit that a line of the program passes. The line is not read.
+/// The error for a line of the program that is too long. It is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum LineLimit {
-    /// It is too long.
-    #[error("a line of more than {LINE_BYTES_MAX} bytes")]
-    Bytes,
-    /// It has too many values.
-    #[error("a line with more than {LINE_VALUES_MAX} values")]
-    Values,
-}
-
-/// A line that waits for the reader, and its share of [`WAITING_BYTES_MAX`].
-struct WaitingLine {
-    line: Result<String, LineLimit>,
-    _share: OwnedSemaphorePermit,
-}
+#[error("a line of more than {LINE_BYTES_MAX} bytes")]
+pub struct LineTooLong;
 
 /// A running program. Dropping it ends the program and all that it started.
 pub struct AgentProcess {
-    lines: mpsc::Receiver<WaitingLine>,
+    lines: mpsc::Receiver<Result<String, LineTooLong>>,
     input: OwnedWriteHalf,
     pid: Option<u32>,
     guard: GuardProcess,
@@ -143,9 +127,9 @@ impl AgentProcess {
         written
     }
 
-    /// Returns the next line of its stdout or stderr, or the limit that it passes; `None` after its end. Cancel safe.
-    pub async fn next_line(&mut self) -> Option<Result<String, LineLimit>> {
-        Some(self.lines.recv().await?.line)
+    /// Returns the next line of its stdout or stderr; `None` after its end. Cancel safe.
+    pub async fn next_line(&mut self) -> Option<Result<String, LineTooLong>> {
+        self.lines.recv().await
     }
 
     /// Waits until the program and all that it started have ended. It reads no line: a program that writes more than what may wait
@@ -167,9 +151,8 @@ fn into_tokio(socket: std::os::unix::net::UnixStream) -> std::io::Result<UnixStr
 }
 
 /// Reads lines until the end of the output. Text that is not UTF-8 is replaced, and secrets are masked.
-async fn read_lines(output: impl AsyncRead + Unpin, lines: mpsc::Sender<WaitingLine>) {
+async fn read_lines(output: impl AsyncRead + Unpin, lines: mpsc::Sender<Result<String, LineTooLong>>) {
     let mut output = BufReader::new(output);
-    let shares = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
     let mut is_rest_of_long_line = false;
     loop {
         let mut line = Vec::new();
@@ -177,85 +160,49 @@ async fn read_lines(output: impl AsyncRead + Unpin, lines: mpsc::Sender<WaitingL
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        let is_whole = line.ends_with(b"\n");
-        if std::mem::replace(&mut is_rest_of_long_line, !is_whole && line.len() == LINE_BYTES_MAX) {
+        let is_too_long = line.len() == LINE_BYTES_MAX && !line.ends_with(b"\n");
+        if std::mem::replace(&mut is_rest_of_long_line, is_too_long) {
             continue;
         }
-        let line = checked_line(&line);
-        let bytes = line.as_ref().map_or(0, String::len).clamp(1, WAITING_BYTES_MAX);
-        let share = Arc::clone(&shares).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await;
-        let Ok(share) = share else { return };
-        if lines.send(WaitingLine { line, _share: share }).await.is_err() {
+        let text = || masked(String::from_utf8_lossy(&line).trim_end().to_owned());
+        if lines.send(if is_too_long { Err(LineTooLong) } else { Ok(text()) }).await.is_err() {
             return;
         }
     }
-}
-
-/// Returns the text of a line that passes no limit.
-fn checked_line(line: &[u8]) -> Result<String, LineLimit> {
-    if line.len() == LINE_BYTES_MAX && !line.ends_with(b"\n") {
-        return Err(LineLimit::Bytes);
-    }
-    if line.len() > LINE_VALUES_MAX && has_too_many_values(line) {
-        return Err(LineLimit::Values);
-    }
-    Ok(masked(String::from_utf8_lossy(line).trim_end().to_owned()))
-}
-
-/// Counts the values of a text in JSON before it is parsed: each follows one of these characters outside of strings.
-fn has_too_many_values(json: &[u8]) -> bool {
-    let (mut values, mut is_in_string, mut is_escaped) = (0_usize, false, false);
-    for byte in json {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_in_string,
-            b'"' => is_in_string = !is_in_string,
-            b',' | b'[' | b'{' if !is_in_string => values += 1,
-            _ => {}
-        }
-    }
-    values > LINE_VALUES_MAX
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn line_beyond_limit_is_refused() {
-        assert_eq!(checked_line(b"{\"a\":1}\n").unwrap(), "{\"a\":1}");
-        let long = vec![b'x'; LINE_BYTES_MAX];
-        assert_eq!(checked_line(&long), Err(LineLimit::Bytes));
-        let values = format!("[{}1]\n", "1,".repeat(LINE_VALUES_MAX));
-        assert_eq!(checked_line(values.as_bytes()), Err(LineLimit::Values));
-        let text = format!("\"\\\"{}\"\n", "1,[{".repeat(LINE_VALUES_MAX));
-        assert!(checked_line(text.as_bytes()).is_ok(), "commas of a string are no values");
+    /// Nothing takes the lines, as while a permission waits. Their writer waits after the limit, and goes on as lines are taken.
+    #[tokio::test(start_paused = true)]
+    async fn endless_lines_wait_within_limit() {
+        let (mut program, output) = tokio::io::duplex(4096);
+        let (sender, mut lines) = mpsc::channel(LINES_WAITING_MAX);
+        let reader = tokio::spawn(read_lines(output, sender));
+        let mut written = 0;
+        while timeout(Duration::from_secs(1), program.write_all(b"123456789\n")).await.is_ok() {
+            written += 1;
+            assert!(written < 100_000, "the writer never waits");
+        }
+        assert_eq!(lines.len(), LINES_WAITING_MAX);
+        assert_eq!(lines.recv().await.unwrap().unwrap(), "123456789");
+        drop(program);
+        let mut taken = 1;
+        while lines.recv().await.is_some() {
+            taken += 1;
+        }
+        reader.await.unwrap();
+        assert!(taken >= written);
     }
 
-    /// Nothing takes the lines, as while a permission waits. Their writer waits after the limits, and goes on as lines are taken.
-    #[tokio::test(start_paused = true)]
-    async fn endless_lines_wait_within_limits() {
-        let bytes = 1024 * 1024;
-        for (line_bytes, lines_max) in [(bytes, WAITING_BYTES_MAX / bytes), (10, LINES_WAITING_MAX)] {
-            let (mut program, output) = tokio::io::duplex(4096);
-            let (sender, mut lines) = mpsc::channel(LINES_WAITING_MAX);
-            let reader = tokio::spawn(read_lines(output, sender));
-            let line = [vec![b'x'; line_bytes - 1], vec![b'\n']].concat();
-            let mut written = 0;
-            while timeout(Duration::from_secs(1), program.write_all(&line)).await.is_ok() {
-                written += 1;
-                assert!(written < 100_000, "the writer never waits");
-            }
-            assert!(lines.len() <= lines_max, "{} lines wait", lines.len());
-            assert!(written <= lines.len() + 4096 / line_bytes + 1000, "{written} lines were taken");
-            drop(lines.recv().await);
-            drop(program);
-            let mut taken = 1;
-            while lines.recv().await.is_some() {
-                taken += 1;
-            }
-            reader.await.unwrap();
-            assert!(taken >= written);
-        }
+    #[tokio::test]
+    async fn line_beyond_limit_is_refused() {
+        let (sender, mut lines) = mpsc::channel(LINES_WAITING_MAX);
+        let output = [vec![b'x'; LINE_BYTES_MAX + 1], b"\nnext\n".to_vec()].concat();
+        read_lines(output.as_slice(), sender).await;
+        assert!(lines.recv().await.unwrap().is_err());
+        assert_eq!(lines.recv().await.unwrap().unwrap(), "next");
     }
 }

@@ -102,7 +102,7 @@ impl AgentConnection {
                     biased;
                     line = self.process.next_line() => match line? {
                         Ok(line) => self.events.extend(self.protocol.read(&line)),
-                        Err(limit) => return Some(AgentEvent::LineRefused(format!("its agent's program wrote {limit}"))),
+                        Err(error) => return Some(AgentEvent::LineRefused(format!("its agent's program wrote {error}"))),
                     },
                     (request_id, message) = next_board_request(&mut self.board_socket) => {
                         return Some(AgentEvent::McpRequest { request_id, call_id: None, message });
