@@ -182,7 +182,7 @@ fn check_branch(world: &World) {
     for (task, times) in times.iter().filter(|(_, times)| **times > 1) {
         world.wrong("doubled-merges", &format!("task {task}: {times} times"));
     }
-    // A commit is identified by its tree: the team adds the task to its message, which changes the commit's hash.
+    // A commit is identified by its tree.
     // Branches of their own keep the commits of failed attempts.
     let of_failed = "--glob=refs/heads/brigade-tasks/crew/*-attempt-*";
     let trees = workspace.git(&["log", "--format=%T", BRANCH, of_failed]).unwrap_or_default();

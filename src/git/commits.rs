@@ -1,7 +1,6 @@
-//! The commits of a task: commits the remaining changes in its worktree, fetches them into the person's repository, and adds the task's
-//! trailers to the commits of teammates there. The commits of a person are never rewritten.
+//! The commits of a task: commits the remaining changes in its worktree, and fetches its commits into the person's repository. Commits are
+//! never rewritten.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -11,14 +10,11 @@ use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::fetching::{Fetch, UnfetchedRef};
 use super::index_flags::clear_skip_worktree;
 use super::queries::{identity, unread_folder};
-use super::signing::is_signed;
 use crate::domain::git::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER, short_commit};
 use crate::domain::text::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{Assignment, CommitOutcome, RepositoryError, TEAMMATES_DOMAIN, Worktree};
+use crate::ports::{Assignment, CommitOutcome, RepositoryError, Worktree};
 
-/// The most commits that a branch may have.
-const COMMITS_MAX: usize = 2_000;
 /// Files or tasks that a text names. It gives only the number of the rest.
 const NAMED_MAX: usize = 10;
 
@@ -74,21 +70,10 @@ impl RepositoryInner {
                 branch.full()
             )));
         }
-        let rewritable = match self.rewritable_commits(&tip)? {
-            RewritableCommits::Listed(commits) => commits,
-            RewritableCommits::TooMany(count) => {
-                let reason = format!("the task branch has {count} commits; the limit is {COMMITS_MAX}");
-                return Ok(CommitOutcome::Refused(reason));
-            }
-        };
-        let new = self.add_trailers(&tip, rewritable, worktree)?;
-        let moves: Vec<&str> = before.iter().chain([&new]).map(String::as_str).collect();
+        let moves: Vec<&str> = before.iter().chain([&tip]).map(String::as_str).collect();
         record_branch(&worktree.root, &moves)?;
-        self.set_branch(&worktree.branch, &new)?;
-        if new != tip {
-            at.git(["update-ref", "--no-deref", &worktree.branch.full(), &new, &tip]).ok()?;
-        }
-        Ok(CommitOutcome::Committed(new))
+        self.set_branch(&worktree.branch, &tip)?;
+        Ok(CommitOutcome::Committed(tip))
     }
 
     /// Commits all changes, and ends an unfinished merge.
@@ -108,65 +93,6 @@ impl RepositoryInner {
         // Filters may have undone the difference.
         let is_unchanged = || at.git(["diff-index", "--cached", "--quiet", "HEAD", "--"]).exit_as_bool();
         if committed.is_err() && at.unfinished_operation().is_none() && is_unchanged()? { Ok(()) } else { committed }
-    }
-
-    /// Adds the trailers to those of these commits that lack them. Returns the new id of `tip`.
-    fn add_trailers(&self, tip: &str, commits: Vec<String>, worktree: &Worktree) -> Result<String, RepositoryError> {
-        let mut rewritten: Vec<(String, String)> = Vec::new();
-        for commit in commits {
-            let object = self.main.git(["cat-file", "commit", &commit]).ok()?.out;
-            let Some(object) = with_trailers(&object, &rewritten, &worktree.assignment) else { continue };
-            let new = self.main.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).ok()?.line();
-            rewritten.push((commit, new));
-        }
-        let new = rewritten.into_iter().find(|(old, _)| *old == tip);
-        Ok(new.map_or_else(|| tip.to_owned(), |(_, new)| new))
-    }
-
-    /// The commits of the branch that no signed commit and no person's commit contains, oldest first: a new id of any other would change
-    /// such a commit.
-    fn rewritable_commits(&self, tip: &str) -> Result<RewritableCommits, RepositoryError> {
-        let exclude = format!("^{}", self.branch.target_commit()?);
-        let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--header", tip, &exclude]).ok()?;
-        let commits: Vec<ListedCommit<'_>> = output.fields().map(ListedCommit::parse).collect();
-        if commits.len() > COMMITS_MAX {
-            return Ok(RewritableCommits::TooMany(commits.len()));
-        }
-        let kept = commits.iter().filter(|commit| commit.is_kept);
-        let kept: String = kept.map(|commit| format!("^{}\n", commit.id)).collect();
-        if kept.is_empty() {
-            return Ok(RewritableCommits::Listed(commits.into_iter().map(|commit| commit.id.into_owned()).collect()));
-        }
-        let input = format!("{tip}\n{exclude}\n{kept}");
-        let output = self.main.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
-        Ok(RewritableCommits::Listed(output.lines().map(str::to_owned).collect()))
-    }
-}
-
-/// The commits of a task branch that can get trailers.
-enum RewritableCommits {
-    Listed(Vec<String>),
-    /// The branch has so many commits.
-    TooMany(usize),
-}
-
-/// A commit of a task branch.
-struct ListedCommit<'a> {
-    id: Cow<'a, str>,
-    /// `true` if a person made it or it is signed.
-    is_kept: bool,
-}
-
-impl<'a> ListedCommit<'a> {
-    /// Parses an entry of `git rev-list --header`: the id and the commit object.
-    fn parse(entry: &'a [u8]) -> Self {
-        let mut head = entry.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
-        let id = String::from_utf8_lossy(head.next().unwrap_or_default());
-        let committer = head.find_map(|line| line.strip_prefix(b"committer ")).unwrap_or_default();
-        // `Name <email> seconds zone`
-        let email = String::from_utf8_lossy(committer);
-        let email = email.rsplit_once('>').map_or("", |(start, _)| start);
-        Self { id, is_kept: !email.ends_with(TEAMMATES_DOMAIN) || is_signed(entry) }
     }
 }
 
@@ -261,94 +187,4 @@ fn trailers(assignment: &Assignment) -> String {
         "{TASK_TRAILER}: {}\n{TEAMMATE_TRAILER}: {}\n{ATTEMPT_TRAILER}: {}\n",
         assignment.task.0, assignment.teammate, assignment.attempt
     )
-}
-
-/// The commit object with its task's trailers and with the ids of rewritten parents, or `None` if it stays as it is.
-fn with_trailers(object: &[u8], rewritten: &[(String, String)], assignment: &Assignment) -> Option<Vec<u8>> {
-    let end = object.windows(2).position(|window| window == b"\n\n")?;
-    let (head, text) = (&object[..end], &object[end + 2..]);
-    let mut has_changed = false;
-    let mut lines: Vec<Vec<u8>> = Vec::new();
-    for line in head.split(|byte| *byte == b'\n') {
-        let parent = line.strip_prefix(b"parent ").and_then(|parent| {
-            rewritten
-                .iter()
-                .find(|(old, _)| old.as_bytes() == parent)
-                .map(|(_, new)| format!("parent {new}").into_bytes())
-        });
-        has_changed |= parent.is_some();
-        lines.push(parent.unwrap_or_else(|| line.to_vec()));
-    }
-    let trailer = format!("{TASK_TRAILER}: {}", assignment.task.0);
-    let is_trailer = |line: &[u8]| line.trim_ascii_end() == trailer.as_bytes();
-    let has_trailer = text.split(|byte| *byte == b'\n').any(is_trailer);
-    if has_trailer && !has_changed {
-        return None;
-    }
-    let mut bytes = lines.join(&b'\n');
-    bytes.extend(b"\n\n");
-    bytes.extend(text.trim_ascii_end());
-    if !has_trailer {
-        bytes.extend(if ends_with_trailers(text) { b"\n".as_slice() } else { b"\n\n" });
-        bytes.extend(trailers(assignment).trim_end().as_bytes());
-    }
-    bytes.push(b'\n');
-    Some(bytes)
-}
-
-/// Returns true if a message ends with a paragraph of trailers that is not its first one.
-fn ends_with_trailers(text: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(text);
-    let Some((_, last)) = text.trim_end().rsplit_once("\n\n") else { return false };
-    let is_trailer = |line: &str| {
-        line.split_once(": ").is_some_and(|(key, _)| {
-            !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
-        })
-    };
-    last.lines().all(is_trailer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::task::TaskId;
-
-    fn assignment() -> Assignment {
-        Assignment {
-            team: "crew".into(),
-            task: TaskId(3),
-            subject: "Do it".into(),
-            attempt: 2,
-            teammate: "alice".into(),
-            worker: "w".into(),
-            failed: None,
-        }
-    }
-
-    fn add_trailers(text: &str, rewritten: &[(String, String)]) -> Option<String> {
-        with_trailers(text.as_bytes(), rewritten, &assignment()).map(|bytes| String::from_utf8(bytes).unwrap())
-    }
-
-    #[test]
-    fn commit_without_trailers_gets_trailers() {
-        let text = add_trailers("tree t\nparent p\nauthor a\n\nLine\n\nMore.\n", &[]).unwrap();
-        let end = "\n\nLine\n\nMore.\n\nBrigade-Task: 3\nBrigade-Teammate: alice\nBrigade-Attempt: 2\n";
-        assert_eq!(text, format!("tree t\nparent p\nauthor a{end}"));
-        assert_eq!(add_trailers(&text, &[]), None, "it has the trailer now");
-    }
-
-    #[test]
-    fn existing_trailers_stay_in_one_block() {
-        let text = add_trailers("tree t\n\nLine\n\nSigned-off-by: b\n", &[]).unwrap();
-        assert!(text.ends_with("\n\nSigned-off-by: b\nBrigade-Task: 3\nBrigade-Teammate: alice\nBrigade-Attempt: 2\n"));
-    }
-
-    #[test]
-    fn rewritten_commit_updates_parent() {
-        let object = "tree t\nparent p\nauthor a\n\nLine\n\nBrigade-Task: 3\n";
-        let text = add_trailers(object, &[("p".into(), "q".into())]).unwrap();
-        assert_eq!(text, "tree t\nparent q\nauthor a\n\nLine\n\nBrigade-Task: 3\n");
-        let foreign = add_trailers("tree t\n\nLine\n\nBrigade-Task: 9\n", &[]).unwrap();
-        assert!(foreign.contains("Brigade-Task: 3\nBrigade-Teammate: alice\n"), "another task's does not count");
-    }
 }

@@ -57,7 +57,7 @@ impl RepoPath {
 }
 
 /// Returns true if a commit object has a signature.
-pub(super) fn is_signed(commit: &[u8]) -> bool {
+fn is_signed(commit: &[u8]) -> bool {
     let head = commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
     head.into_iter().any(|line| line.starts_with(SIGNATURE_HEADER))
 }

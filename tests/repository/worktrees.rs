@@ -176,15 +176,16 @@ async fn branch_checked_out_elsewhere_is_not_moved() {
 }
 
 #[tokio::test]
-async fn commits_carry_task_trailers() {
+async fn commit_of_brigade_carries_task_trailers() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
     insert_after(&worktree.root, "f.txt", "line 3", "own");
     let message = "Own\n\nSigned-off-by: x <x@y>";
     git(&worktree.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", message]);
     fs::write(worktree.root.join("left.txt"), "left\n").unwrap();
+    let own = git(&worktree.root, &["rev-parse", "HEAD"]);
     let tip = repo.commit(&worktree).await;
-    assert_eq!(git(&worktree.root, &["rev-parse", "HEAD"]), tip);
+    assert_eq!(git(&worktree.root, &["rev-parse", "HEAD", "HEAD^"]), format!("{tip}\n{own}"));
     assert_eq!(git(&worktree.root, &["status", "--porcelain"]), "");
     let log = git(
         &worktree.root,
@@ -195,8 +196,7 @@ async fn commits_carry_task_trailers() {
         ],
     );
     let trailers = "Brigade-Task: 3,Brigade-Teammate: alice,Brigade-Attempt: 1";
-    let expected =
-        format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <alice@brigade.invalid>|{trailers}");
+    let expected = format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <alice@brigade.invalid>|");
     assert_eq!(log, expected);
     assert_eq!(repo.commit(&worktree).await, tip, "the second call made a commit");
 }
