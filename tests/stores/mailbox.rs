@@ -354,6 +354,26 @@ async fn new_run_replaces_recipients_for_all_processes() {
 }
 
 #[tokio::test]
+async fn invalid_inboxes_are_quarantined() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.open_inboxes(&names(&["alice", "bob", "carol"])).await.unwrap();
+    fs::create_dir(inbox(path, "alice")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", inbox(path, "bob")).unwrap();
+    fs::File::create(inbox(path, "carol")).unwrap().set_len(65 * 1024 * 1024).unwrap();
+    assert!(mail.recipients_with_mail().await.unwrap().is_empty());
+    assert_eq!(fs::read_dir(path.join(".team/inbox/.spoiled")).unwrap().count(), 3);
+    for name in ["alice", "bob", "carol"] {
+        mail.send(name, message("lead", "hello")).await.unwrap();
+        assert_eq!(contents(&mail.take(name, &HashSet::new()).await.unwrap()), ["hello"], "{name}");
+    }
+    fs::create_dir(inbox(path, "alice")).unwrap();
+    mail.take("alice", &HashSet::new()).await.unwrap();
+    assert!(!inbox(path, "alice").exists(), "a folder is quarantined without a list of waiting mail");
+}
+
+#[tokio::test]
 async fn settled_mail_is_removed_by_later_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();

@@ -13,8 +13,8 @@ use crate::domain::team::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;
-use crate::stores::file::{blocking, failed, if_found, read_or_empty};
-use crate::stores::fs::FileStamp;
+use crate::stores::file::{blocking, failed, if_found, is_foreign_entry, read_or_empty};
+use crate::stores::fs::{FileKind, FileStamp};
 
 use super::TAKEN_BYTES_MAX;
 use super::empty_cache::EmptyInboxCache;
@@ -150,14 +150,26 @@ impl InboxReader {
             .max())
     }
 
-    /// Reads a taken file; `None` if it is gone.
+    /// Reads a taken file; `None` if it is gone or was quarantined.
     fn read_taken_file(&self, file: &str) -> StoreResult<Option<MailContent>> {
         let path = self.folder.taken.join(file);
-        let read = if_found("read", &path, self.folder.files.read(&path, 0, TAKEN_BYTES_MAX))?;
-        Ok(read.map(|(bytes, stamp)| {
-            let content = MailContent::read(file, &bytes, self.is_settled(file, stamp));
-            MailContent { stamp: Some(stamp), ..content }
-        }))
+        match self.folder.files.read(&path, 0, TAKEN_BYTES_MAX) {
+            Ok((bytes, stamp)) => {
+                let mut content = MailContent::read(file, &bytes, self.is_settled(file, stamp));
+                content.stamp = Some(stamp);
+                Ok(Some(content))
+            }
+            Err(error) => match self.folder.stamp(&path)? {
+                // It is delivered, or another reader has quarantined it.
+                None => Ok(None),
+                Some(stamp) if is_foreign_entry(stamp, &error) => {
+                    self.quarantine.quarantine_file(&*self.folder.files, &path, &error)?;
+                    self.state.lock().taken_files.remove(file);
+                    Ok(None)
+                }
+                Some(_) => Err(failed("read", &path)(error)),
+            },
+        }
     }
 
     /// Returns true if the file was unchanged for the settle time.
@@ -302,11 +314,17 @@ impl InboxReader {
             else {
                 continue;
             };
-            if self.folder.stamp(&self.folder.path.join(&file))?.is_none_or(|stamp| stamp.bytes == 0) {
+            let Some(stamp) = self.folder.stamp(&self.folder.path.join(&file))?.filter(|stamp| stamp.bytes > 0) else {
                 continue;
-            }
-            if spelling != name {
+            };
+            let is_invalid = stamp.kind != FileKind::File || stamp.bytes > TAKEN_BYTES_MAX;
+            if is_invalid || spelling != name {
                 self.take_inbox(&name, spelling)?;
+            }
+            if is_invalid {
+                // The read quarantines it.
+                self.read_taken_files(&name)?;
+                continue;
             }
             waiting.insert(name);
         }
