@@ -49,6 +49,7 @@ pub async fn start(
         differ: TaskDiffer::new(view.tasks.clone()),
         replay: ReplayState::default(),
         requests,
+        is_board_unread: false,
         are_requests_unread: false,
         parts_begun: 0,
         events_since_rows: 0,
@@ -72,6 +73,8 @@ struct Recorder {
     replay: ReplayState,
     /// The requests as the log describes them, with the unwritten events.
     requests: RequestLog,
+    /// True if the last read of the board failed. Its events come with the next message.
+    is_board_unread: bool,
     /// True if the last read of the stored requests failed.
     are_requests_unread: bool,
     /// The parts of the log when all rows were written last.
@@ -124,6 +127,9 @@ impl Recorder {
         while queue.receive(&mut batch, MESSAGES_PER_APPEND_MAX).await {
             let mut waiting = Vec::new();
             let weight = batch.iter().map(RecorderMessage::weight).sum();
+            if self.is_board_unread {
+                self.record_board().await;
+            }
             if self.are_requests_unread {
                 self.record_requests().await;
             }
@@ -213,9 +219,13 @@ impl Recorder {
 
     /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
     async fn record_board(&mut self) {
-        let Ok(view) = self.stores.board.view().await else { return };
+        self.is_board_unread = self.read_board().await.is_err();
+    }
+
+    async fn read_board(&mut self) -> StoreResult<()> {
+        let view = self.stores.board.view().await?;
         if self.invalid.revision != Some(view.revision) {
-            let Ok(tasks) = self.stores.board.invalid_tasks(&view).await else { return };
+            let tasks = self.stores.board.invalid_tasks(&view).await?;
             if !tasks.is_empty() {
                 self.invalid.quarantined = self.stores.board.quarantined_tasks().await.unwrap_or_default();
             }
@@ -233,7 +243,7 @@ impl Recorder {
         self.record_changes(changes);
         let invalid_files = self.invalid.snapshots(&view);
         if invalid_files == self.invalid.reported {
-            return;
+            return Ok(());
         }
         let before = std::mem::replace(&mut self.invalid.reported, invalid_files);
         let is_new = |invalid: &&InvalidFileSnapshot| !before.iter().any(|known| known.file == invalid.file);
@@ -243,6 +253,7 @@ impl Recorder {
         let invalid_files = Some(self.invalid.reported.iter().take(INVALID_FILES_MAX).cloned().collect());
         let list = EventKind::Board { tasks: Vec::new(), invalid_files, is_full_board: false, tasks_to_follow: 0 };
         self.record([list]);
+        Ok(())
     }
 
     fn record_changes(&mut self, TaskChanges { events, rows }: TaskChanges) {
