@@ -21,7 +21,7 @@ use crate::front::cli::launch::{LaunchRequest, Lifetime};
 use crate::front::cli::signals::Signals;
 use crate::front::text::commands::{Hint, hint};
 use crate::front::text::lead_status;
-use crate::front::text::pending::{PendingNotes, team_branch as team_branch_text, uncommitted};
+use crate::front::text::pending::{PendingNotes, uncommitted};
 use crate::platform::{processes, threads};
 use crate::ports::{BoardView, Stores};
 use crate::service::pending::PendingForPerson;
@@ -150,8 +150,7 @@ async fn pending_notes(
 ) -> CliResult<PendingNotes> {
     let status = team_branch.and_then(|branch| branch.status(view).ok());
     let pending = PendingForPerson::of(stores).await?;
-    let team_branch = status.as_ref().and_then(team_branch_text);
-    Ok(PendingNotes { waiting: PendingView::of(&pending), team_branch })
+    Ok(PendingNotes::of(PendingView::of(&pending), status.as_ref()))
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ impl AgentHost {
         if let Some(branch) = &worktree.kept_branch
             && let Some(failed) = &assignment.failed
         {
-            let text = format!("the work of attempt {} is on {branch}; `brigade clean` lists it", failed.attempt);
+            let text = format!("the work of attempt {} is on {branch}", failed.attempt);
             self.services.events.record(EventKind::Note { about: assignment.identifier(), text });
         }
         let change = Change::SetWorktree(worktree.name.clone());
@@ -247,9 +247,7 @@ impl AgentHost {
     }
 
     fn record_warnings(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
-        for text in texts {
-            self.services.events.record(EventKind::Warning { about: assignment.identifier(), text });
-        }
+        texts.into_iter().for_each(|text| self.services.events.warn(assignment.identifier(), text));
     }
 
     fn assignment(&self, task: &Task) -> Assignment {

@@ -77,8 +77,6 @@ pub struct Pause {
 /// The team that runs in a workspace, and the contents of its state file.
 #[derive(Debug, Clone, Default)]
 pub struct LeadStatus {
-    /// The name of the team.
-    pub team: Option<String>,
     /// The process of its lead.
     pub lead: Option<LeadProcess>,
     /// The ids of all live workers.
@@ -93,14 +91,19 @@ pub struct LeadStatus {
 }
 
 impl LeadStatus {
+    /// The name of the team.
+    pub fn team(&self) -> Option<&str> {
+        Some(self.lead.as_ref()?.team.as_str())
+    }
+
     /// The team that a command is about: the named one, the running one, or the last one that ran.
     pub fn team_name(&self, named: Option<&String>) -> Option<String> {
-        named.or(self.team.as_ref()).cloned().or_else(|| self.state.as_ref()?.team())
+        named.map(String::as_str).or(self.team()).map(str::to_owned).or_else(|| self.state.as_ref()?.team())
     }
 
     /// The running team's configuration, or that of the config's only team.
     pub fn spec(&self, location: &Location) -> Option<TeamSpec> {
-        location.team_if_valid(self.team.as_deref()).or_else(|| location.team_if_valid(None))
+        location.team_if_valid(self.team()).or_else(|| location.team_if_valid(None))
     }
 
     /// The process of the team with this name.
@@ -123,14 +126,14 @@ impl LeadStatus {
 
     /// Returns true if the member of the running team was stopped or died. The state must be known.
     pub fn has_stopped(&self, name: &str) -> bool {
-        let (Some(team), Some(state)) = (&self.team, &self.state) else { return false };
+        let (Some(team), Some(state)) = (self.team(), &self.state) else { return false };
         let mut reports = state.teammates_of(team).into_iter();
         reports.any(|(known, report)| known.eq_ignore_ascii_case(name) && report.is_gone())
     }
 
     /// Returns when a message to a member is read. The state must be known.
     pub fn delivery(&self) -> Delivery {
-        match (&self.team, self.desired()) {
+        match (&self.lead, self.desired()) {
             (None, _) => Delivery::AtNextLaunch,
             (Some(_), Some(Mode::Pause)) => Delivery::AfterPause,
             (Some(_), _) => Delivery::Now,
@@ -140,7 +143,7 @@ impl LeadStatus {
     /// Returns the pause, if the desired state is `pause`. The state must be known.
     pub fn pause(&self) -> Option<Pause> {
         let state = self.state.as_ref().filter(|state| state.desired == Mode::Pause)?;
-        Some(Pause { is_running: self.team.is_some(), reason: state.note.clone() })
+        Some(Pause { is_running: self.lead.is_some(), reason: state.note.clone() })
     }
 
     /// Refuses an action that needs a workspace without a running team.
@@ -206,8 +209,7 @@ impl LeadStatus {
                 pid: leader.pid,
             }
         });
-        let team = lead.as_ref().map(|lead| lead.team.clone());
-        Ok(Self { team, lead, workers: live.into_keys().collect(), surrounding_team_mark, ..Self::default() })
+        Ok(Self { lead, workers: live.into_keys().collect(), surrounding_team_mark, ..Self::default() })
     }
 }
 

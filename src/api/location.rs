@@ -65,12 +65,8 @@ impl Location {
         Some(self.current_folder().join(self.workspace.as_ref()?))
     }
 
-    /// The workspace: the folder from `--workspace`, else the folder of the config. Without a config it is the nearest folder upwards
-    /// that has a board or the files of a team.
-    ///
-    /// # Errors
-    /// No workspace was found, or it is not a folder.
-    pub fn workspace(&self) -> ApiResult<PathBuf> {
+    /// The folder of the workspace; see [`Workspace::folder`](super::Workspace::folder).
+    pub(super) fn workspace(&self) -> ApiResult<PathBuf> {
         let folder = match (self.named_workspace(), self.named_config()) {
             (Some(folder), _) => Some(folder),
             (None, Some(file)) => {

@@ -55,7 +55,7 @@ pub fn names_of_team(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
 /// The inboxes cannot be opened.
 pub async fn open_inboxes(workspace: &Workspace, stores: &Stores) -> ApiResult<Option<TeamSpec>> {
     let lead_status = LeadStatus::of(workspace).await?;
-    let team = workspace.location.team_if_valid(lead_status.team.as_deref());
+    let team = workspace.location.team_if_valid(lead_status.team());
     if lead_status.lead.is_none()
         && let Some(team) = &team
     {

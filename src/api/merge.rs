@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::lead_status::LeadStatus;
+use super::next::Next;
 use super::refusal::{ApiResult, Refusal};
 use super::team::choice_refusal;
 use super::workspace::Workspace;
@@ -39,6 +40,9 @@ pub struct Merged {
     /// The state of the team branch afterwards, if it can be read.
     #[serde(skip)]
     pub status: Option<TeamBranchStatus>,
+    /// The next steps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
 }
 
 /// The work of a team that was recorded as taken over in another form.
@@ -137,7 +141,9 @@ impl TeamBranch {
         let take_over = GitRepository::take_over(&self.folder, team.as_str(), &branch, &recorded, drivers)?;
         // The work is merged, so a board that cannot be read is no error here.
         let view = board.view().await.ok();
-        Ok(Merged { team, branch, take_over, status: self.status(view.as_deref()).ok() })
+        let status = self.status(view.as_deref()).ok();
+        let next = status.as_ref().map(TeamBranchStatus::next).unwrap_or_default();
+        Ok(Merged { team, branch, take_over, status, next })
     }
 
     /// Records that the person's branch has the team's work in another form. The team branch starts from the person's commit, and a ref
@@ -161,7 +167,7 @@ impl TeamBranch {
         let completed: Vec<TaskId> = view.tasks.values().filter(is_completed).map(|task| task.id).collect();
         let notices = GitRepository::record_taken(&self.folder, team, &completed, &recorded_merges(&view), drivers)?;
         let text = |notice| match notice {
-            Notice::Info(text) | Notice::Warning(text) => one_line(&text),
+            Notice::Info(text) | Notice::Warning { text, .. } => one_line(&text),
         };
         let changes = notices.into_iter().map(text).collect();
         Ok(SetAside { team: self.team.name.clone(), branch: self.team.target_branch(), changes })

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
+use super::next::{Next, OrderForm};
 use super::refusal::ApiResult;
+use super::request::steps;
 use super::workspace::Workspace;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::name::{HUMAN, LEAD};
@@ -45,15 +47,19 @@ pub struct PendingView {
     /// True if a question of the lead waits for the person's answer.
     #[serde(skip)]
     pub lead_asks: bool,
+    /// The steps that read the messages, and that show and answer the first request of each kind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
 }
 
 impl PendingView {
     /// Summarises what waits for the person.
     pub fn of(pending: &PendingForPerson) -> Self {
-        let ids = |kind: RequestKind| {
-            let of_kind = pending.approvals_for_person().filter(|request| request.kind == kind);
-            of_kind.map(|request| request.id.clone()).collect()
-        };
+        let of_kind = |kind: RequestKind| pending.approvals_for_person().filter(move |request| request.kind == kind);
+        let ids = |kind: RequestKind| of_kind(kind).map(|request| request.id.clone()).collect();
+        let take_mail = (!pending.mail.is_empty()).then(|| OrderForm::TakeMail.into());
+        let kinds = [RequestKind::PlanApproval, RequestKind::Review, RequestKind::Permission];
+        let answers = kinds.into_iter().filter_map(|kind| of_kind(kind).next()).flat_map(|first| steps(first, None));
         let first = pending.mail.first().map(|message| &message.from);
         let sender = first.filter(|from| pending.mail.iter().all(|message| message.from == **from)).cloned();
         Self {
@@ -63,6 +69,7 @@ impl PendingView {
             reviews: ids(RequestKind::Review),
             permissions: ids(RequestKind::Permission),
             lead_asks: pending.questions.iter().any(|question| question.from == LEAD),
+            next: take_mail.into_iter().chain(answers).collect(),
         }
     }
 

@@ -112,7 +112,7 @@ impl From<EmbedError> for Refusal {
             EmbedError::Launch(LaunchError::Repository(error)) => Self { code: RefusalCode::Invalid, ..error.into() },
             EmbedError::Launch(LaunchError::Model { .. }) => Self::invalid(error.to_string()).next(Question::Doctor),
             EmbedError::Launch(LaunchError::GoalWithoutModel(_)) => {
-                let hint = "set provider and model of the lead in the config, or pass --plan FILE";
+                let hint = "set provider and model of the lead in the config, or launch with a plan";
                 Self::invalid(error.to_string()).next(hint)
             }
             EmbedError::Launch(LaunchError::Program { reason, hint }) => Self::invalid(reason).next(hint),
@@ -131,9 +131,7 @@ impl From<InvalidName> for Refusal {
 impl From<RepositoryError> for Refusal {
     fn from(error: RepositoryError) -> Self {
         match error {
-            RepositoryError::Unusable { reason, hint } => {
-                Self::refused(reason).steps(hint.iter().flat_map(Next::of_remedy))
-            }
+            RepositoryError::Unusable { reason, next } => Self::refused(reason).steps(next),
             RepositoryError::NoGit(reason) => {
                 Self::refused(reason).next("install a current git, or remove isolation from the config")
             }
@@ -153,7 +151,7 @@ impl From<StoreError> for Refusal {
             StoreError::InvalidTask { id, .. } => {
                 vec![format!("repair .tasks/{} by hand, or remove it", id.file_name()).into()]
             }
-            StoreError::UnknownBlocker { .. } => vec!["pass task numbers, such as --after 3,4".into()],
+            StoreError::UnknownBlocker { .. } => vec!["name tasks by their numbers, such as 3,4".into()],
             StoreError::AlreadyLed { .. } => vec![Question::Team.into(), OrderForm::Stop { now: false }.into()],
             StoreError::UnknownRecipient { name, recipients: known } => {
                 did_you_mean(name, known.iter().map(String::as_str)).into_iter().map(Next::from).collect()
@@ -197,7 +195,7 @@ fn write_hint(error: ErrorKind) -> Option<&'static str> {
 }
 
 fn link_hint(path: &str) -> String {
-    let other = if path.ends_with(CONFIG_FILE) { ", or pass --config FILE --workspace DIR" } else { "" };
+    let other = if path.ends_with(CONFIG_FILE) { ", or name another config and another workspace" } else { "" };
     format!("`rm {}`{other}", shell_word(path))
 }
 
@@ -208,10 +206,10 @@ fn steps_after(refusal: &TaskError) -> Vec<Next> {
         }
         TaskError::Stale { task, .. } => vec![Question::Task { task: *task }.into()],
         TaskError::NotHolder { task, owner, .. } => {
-            let attempt = format!("{} must pass its attempt; a person can add --force", one_line(owner));
-            vec![attempt.into(), Question::Task { task: *task }.into()]
+            let attempt = format!("{} must name its attempt", one_line(owner));
+            vec![attempt.into(), OrderForm::WithForce.into(), Question::Task { task: *task }.into()]
         }
-        TaskError::NeedsForce { .. } => vec!["add --force to override the holder".into()],
+        TaskError::NeedsForce { .. } => vec![OrderForm::WithForce.into()],
         TaskError::WrongStatus { task, action, status, .. } => match status {
             TaskStatus::Pending if action.is_for_holder() => {
                 vec![OrderForm::Claim { task: Some(*task), by: None }.into()]

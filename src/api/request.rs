@@ -26,13 +26,35 @@ pub struct RequestView<'a> {
     /// The digest of the call of a permission. An approval of a call that does not fit on one line names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// The steps that show and answer it; none if it needs no answer any more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
 }
 
 impl<'a> RequestView<'a> {
     /// Returns the view of a request.
     pub fn of(request: &'a Request) -> Self {
-        Self { request, digest: (request.kind == RequestKind::Permission).then(|| request.digest()) }
+        let digest = (request.kind == RequestKind::Permission).then(|| request.digest());
+        let is_open = request.is_open_approval();
+        let next = if is_open { steps(request, digest.as_deref()).into() } else { Vec::new() };
+        Self { request, digest, next }
     }
+}
+
+/// Returns the steps that show, approve and reject a request. The approval of a cut call needs its digest: `digest`, if it was shown.
+pub fn steps(request: &Request, digest: Option<&str>) -> [Next; 3] {
+    let (kind, id) = (request.kind, &request.id);
+    let is_cut = request.approved_digest(None).is_err();
+    let digest = match digest {
+        _ if !is_cut => Digest::NotNeeded,
+        Some(digest) => Digest::Shown(digest.to_owned()),
+        None => Digest::Open,
+    };
+    [
+        Question::Request { kind, id: Some(id.clone()) }.into(),
+        OrderForm::Approve { kind, id: id.clone(), digest }.into(),
+        OrderForm::Reject { kind, id: id.clone(), with_feedback: true }.into(),
+    ]
 }
 
 /// Returns all requests, also answered ones. The open permissions of a team that was killed count as withdrawn.

@@ -106,7 +106,7 @@ pub async fn stop_team(workspace: &Workspace, now: bool, wait: Duration) -> ApiR
     let Some((status, lead)) = running_lead(workspace).await? else { return Ok(None) };
     if lead.pid == std::process::id() {
         let message = "cannot stop the team from its own interactive session";
-        return Err(Refusal::invalid(message).next("`/quit` stops the team; `/stop NAME` stops a teammate"));
+        return Err(Refusal::invalid(message).next(OrderForm::EndSession));
     }
     if status.surrounding_team_mark.is_some() {
         return Err(Refusal::refused("cannot stop the team from one of its commands")

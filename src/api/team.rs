@@ -10,6 +10,7 @@ use serde::ser::{SerializeMap as _, Serializer};
 
 pub use status::{TeamStatus, choice_refusal, live_member, starts_at_next_launch};
 
+use super::next::Next;
 use crate::domain::log::event::TaskCounts;
 use crate::domain::task::TaskId;
 use crate::domain::team::budget::Budget;
@@ -44,6 +45,9 @@ pub struct TeamView {
     pub lead: Option<MemberView>,
     /// The members: those of the config, those that the lead spawned, and agents of other programs.
     pub members: Vec<MemberView>,
+    /// The next steps: to continue the team, to answer what waits for the person, and to take its work over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Next>,
 }
 
 /// The state of a team: what a person or Brigade asked for, and what the team reports.

@@ -36,10 +36,11 @@ impl Workspace {
         Self::new(self.location.clone(), wait_limit)
     }
 
-    /// The folder of the workspace; see [`Location::workspace`].
+    /// The folder of the workspace: the one from `--workspace`, else the folder of the config. Without a config it is the nearest folder
+    /// upwards that has a board or the files of a team.
     ///
     /// # Errors
-    /// There is no workspace, or it is not a folder.
+    /// No workspace was found, or it is not a folder.
     pub fn folder(&self) -> ApiResult<PathBuf> {
         self.location.workspace()
     }

@@ -129,15 +129,15 @@ pub const PRICE_SETTINGS: &[Setting] = &[
 /// The settings of a budget.
 #[rustfmt::skip]
 pub const BUDGET_SETTINGS: &[Setting] = &[
-    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that the team may use, over all launches, until `brigade cost --reset`: input, output and cache tokens.").or("BRIGADE_BUDGET_TOKENS"),
-    setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that the team may spend, over all launches, until `brigade cost --reset`. Needs the prices of its models.").or("BRIGADE_BUDGET_USD"),
+    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that the team may use, over all launches, until the counters are reset: input, output and cache tokens.").or("BRIGADE_BUDGET_TOKENS"),
+    setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that the team may spend, over all launches, until the counters are reset. Needs the prices of its models.").or("BRIGADE_BUDGET_USD"),
 ];
 
 /// The settings of the budget of a member or the lead.
 #[rustfmt::skip]
 pub const MEMBER_BUDGET_SETTINGS: &[Setting] = &[
-    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that this member may use, over all launches, until `brigade cost --reset`. Its sub-agents count for it."),
-    setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that this member may spend, over all launches, until `brigade cost --reset`. Needs the price of its model."),
+    setting("tokens", ValueKind::Integer(1, TOKENS_MAX), Effect::Sends, "The tokens that this member may use, over all launches, until the counters are reset. Its sub-agents count for it."),
+    setting("usd", ValueKind::Decimal(USD_MAX), Effect::Sends, "The US dollars that this member may spend, over all launches, until the counters are reset. Needs the price of its model."),
 ];
 
 #[rustfmt::skip]
@@ -313,7 +313,7 @@ pub const LIMIT_SETTINGS: &[Setting] = &[
     setting("respawns_max", ValueKind::Integer(0, 1_000), Effect::None, "The maximum number of restarts of a teammate in one run, after a panic or a hang.").or("BRIGADE_RESPAWNS_MAX"),
     setting("stall_timeout_ms", ValueKind::Integer(100, 7 * DAY_MS), Effect::None, "The time without progress after which a teammate counts as stalled and loses its task.").or("BRIGADE_STALL_TIMEOUT_MS"),
     setting("model_retries_max", ValueKind::Integer(0, 1_000), Effect::None, "The maximum number of retries of a model request after temporary errors.").or("BRIGADE_MODEL_RETRIES_MAX"),
-    setting("model_outage_max_ms", ValueKind::Integer(0, 7 * DAY_MS), Effect::None, "The time without an answer of a model after which `brigade run` gives up, if no member can work without it. 0 waits forever, as `brigade up` always does.").or("BRIGADE_MODEL_OUTAGE_MAX_MS"),
+    setting("model_outage_max_ms", ValueKind::Integer(0, 7 * DAY_MS), Effect::None, "The time without an answer of a model after which a team with one session ends, if no member can work without it. 0 waits forever, as a team that stays up always does.").or("BRIGADE_MODEL_OUTAGE_MAX_MS"),
     setting("model_silence_timeout_ms", ValueKind::Integer(100, DAY_MS), Effect::None, "The time without data from the provider after which a model request is retried.").or("BRIGADE_MODEL_SILENCE_TIMEOUT_MS"),
     setting("model_answer_timeout_ms", ValueKind::Integer(100, DAY_MS), Effect::None, "The maximum time for one answer of a model.").or("BRIGADE_MODEL_ANSWER_TIMEOUT_MS"),
     setting("compact_at_percent", ValueKind::Integer(10, 100), Effect::None, "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.").or("BRIGADE_COMPACT_AT_PERCENT"),

@@ -186,7 +186,7 @@ impl RepositoryInner {
             let folder = self.move_place_aside(at, &worktree.assignment, failure, saved)?;
             let name = &worktree.name;
             warnings.push(format!(
-                "{name} of attempt {} is now {folder}: git ignores files that the attempt made: {}; `brigade clean` lists it",
+                "{name} of attempt {} is now {folder}: git ignores files that the attempt made: {}",
                 failure.attempt,
                 summary(&work)
             ));

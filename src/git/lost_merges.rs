@@ -9,8 +9,8 @@ use super::set_aside::{listed_as_taken, taken_refs};
 use super::take_over::TeamBranchProblem;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
-use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::git::worktree_name::team_folder;
+use crate::domain::team::next::{Next, OrderForm};
 use crate::ports::{RecordedMerge, RepositoryError};
 
 /// The most tips whose work is looked for in another form.
@@ -63,11 +63,11 @@ pub(super) fn find_lost_merges(
     let problem = if lost.is_empty() && gone.is_empty() {
         None
     } else {
-        let hint = hint(main, team, target, tip.as_deref(), &tips, &gone)?;
+        let next = next_steps(main, team, target, tip.as_deref(), &tips, &gone)?;
         let missing: Vec<&RecordedMerge> = lost.into_iter().chain(gone).collect();
         let named = missing.iter().map(|merge| format!("{} ({})", merge.task, short_commit(&merge.commit)));
         let reason = format!("merges of completed tasks are not on {target}: {}", list_names(named));
-        Some(TeamBranchProblem { reason, hint })
+        Some(TeamBranchProblem { reason, next })
     };
     Ok(LostMerges { taken, tips, gone: commits_gone, problem })
 }
@@ -110,15 +110,15 @@ impl RepoPath {
     }
 }
 
-/// The commands that restore lost merges, which are part of `lost`, and those whose commits are gone.
-fn hint(
+/// The steps that restore lost merges, which are part of `lost`, and those whose commits are gone.
+fn next_steps(
     main: &RepoPath,
     team: &str,
     target: &BranchName,
     tip: Option<&str>,
     lost: &[String],
     gone: &[&RecordedMerge],
-) -> Result<Remedy, RepositoryError> {
+) -> Result<Vec<Next>, RepositoryError> {
     let mut steps = Vec::new();
     if let Some(first) = lost.first() {
         let names: Vec<&str> = lost.iter().map(|tip| short_commit(tip)).collect();
@@ -130,10 +130,11 @@ fn hint(
             }
             Some(_) => format!("`git -C {} merge {}` and the next launch add them", team_folder(team), names.join(" ")),
         };
-        steps.extend([RemedyStep::Outside(command), RemedyStep::RecordTaken(team.to_owned())]);
+        steps.extend([command.into(), OrderForm::MergeTaken { team: team.to_owned() }.into()]);
     }
     if !gone.is_empty() {
-        steps.push(RemedyStep::Reopen(gone.iter().map(|merge| merge.task).collect()));
+        let tasks = gone.iter().map(|merge| merge.task).collect();
+        steps.extend(["the commits of some do not exist any more".into(), OrderForm::Reopen { tasks }.into()]);
     }
-    Ok(Remedy(steps))
+    Ok(steps)
 }

@@ -7,8 +7,8 @@ use super::commits::list_files;
 use super::lost_merges::LostMerges;
 use super::take_over::TeamBranchProblem;
 use crate::domain::git::branch_name::BranchName;
-use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::git::worktree_name::team_branch;
+use crate::domain::team::next::{Launch, Next, OrderForm};
 use crate::ports::RepositoryError;
 
 /// The reason why a branch is not merged into that of the person's checkout.
@@ -17,11 +17,11 @@ pub(super) enum MergeRefusal {
     #[error("another merge of a team runs in this checkout")]
     Running,
     #[error("there is no such branch")]
-    NoBranch { hint: Remedy },
+    NoBranch { next: Vec<Next> },
     #[error("there is no such branch. Your branch has its work already, in another form")]
-    BranchTaken { hint: Remedy },
+    BranchTaken { next: Vec<Next> },
     #[error("there is no such branch, and {merges}")]
-    BranchLost { merges: String, hint: Remedy },
+    BranchLost { merges: String, next: Vec<Next> },
     #[error("your branch `{0}` has no commit")]
     Unborn(String),
     #[error("a git {0} is unfinished in your checkout")]
@@ -72,15 +72,15 @@ impl MergeRefusal {
     /// The refusal for `branch`, the branch of `team`, which does not exist. `lost` are the merges that were on it.
     pub(super) fn of_missing_branch(lost: LostMerges, branch: &BranchName, team: &str) -> Self {
         // A launch creates only the team's own branch.
-        let hint = if *branch == team_branch(team) {
-            Remedy(vec![RemedyStep::Launch(team.to_owned())])
+        let next = if *branch == team_branch(team) {
+            vec!["a launch creates it from your branch".into(), Launch::Run { team: Some(team.to_owned()) }.into()]
         } else {
-            format!("`git branch {branch}` creates it from yours, or remove merge_into").into()
+            vec![format!("`git branch {branch}` creates it from yours, or remove merge_into").into()]
         };
         match lost.problem {
-            Some(TeamBranchProblem { reason: merges, hint }) => Self::BranchLost { merges, hint },
-            None if !lost.taken.is_empty() => Self::BranchTaken { hint },
-            None => Self::NoBranch { hint },
+            Some(TeamBranchProblem { reason: merges, next }) => Self::BranchLost { merges, next },
+            None if !lost.taken.is_empty() => Self::BranchTaken { next },
+            None => Self::NoBranch { next },
         }
     }
 
@@ -92,28 +92,29 @@ impl MergeRefusal {
     /// The error for another action on the branch.
     pub(super) fn error_of(&self, action: &str, main: &RepoPath, branch: &BranchName, team: &str) -> RepositoryError {
         match main.name_in_commands(branch) {
-            Ok(name) => {
-                RepositoryError::unusable_until(format!("cannot {action} {branch}: {self}"), self.hint(&name, team))
-            }
+            Ok(name) => RepositoryError::Unusable {
+                reason: format!("cannot {action} {branch}: {self}"),
+                next: self.next(&name, team),
+            },
             Err(error) => error,
         }
     }
 
-    /// The next step. `branch` is its name in commands.
-    fn hint(&self, branch: &str, team: &str) -> Remedy {
+    /// The next steps. `branch` is its name in commands.
+    fn next(&self, branch: &str, team: &str) -> Vec<Next> {
         let words = match self {
             Self::Running => "wait until it has ended, then try again".to_owned(),
-            Self::NoBranch { hint } | Self::BranchTaken { hint } | Self::BranchLost { hint, .. } => {
-                return hint.clone();
+            Self::NoBranch { next } | Self::BranchTaken { next } | Self::BranchLost { next, .. } => {
+                return next.clone();
             }
             Self::Unborn(_) | Self::DetachedHead | Self::CheckedOutHere => "`git switch BRANCH`".to_owned(),
             Self::Unfinished(operation) => format!("`git {operation} --continue`, or `git {operation} --abort`"),
             Self::Bisecting => "`git bisect reset`".to_owned(),
             Self::Conflict { .. } => {
                 let merge = format!("`git merge {branch}`, resolve the conflicts, and commit");
-                return Remedy(vec![RemedyStep::Outside(merge), RemedyStep::RecordTaken(team.to_owned())]);
+                return vec![merge.into(), OrderForm::MergeTaken { team: team.to_owned() }.into()];
             }
-            Self::NothingOfPerson(_) => return Remedy(vec![RemedyStep::TakeOver]),
+            Self::NothingOfPerson(_) => return vec![OrderForm::Merge.into()],
             Self::WorkInTeamWorktree { folder, .. } => {
                 format!("`git -C {folder} status` shows it. Commit it on a branch of yours, or undo it, then try again")
             }
@@ -146,6 +147,6 @@ impl MergeRefusal {
                 "correct that, then try again, which finishes or undoes it".to_owned()
             }
         };
-        words.into()
+        vec![words.into()]
     }
 }

@@ -84,7 +84,6 @@ use lost_merges::find_lost_merges;
 use opening::open_checked;
 pub use settings::DriverOptions;
 use setup::SetupPlan;
-use take_over::TeamBranchProblem;
 use team_branch::{TeamBranch, checked_target};
 use worktrees::Preparations;
 
@@ -92,7 +91,7 @@ use worktrees::Preparations;
 const RUNNING_LOCK_FILE: &str = "brigade-at-work";
 
 /// The text for a person whose git signs commits.
-pub const UNSIGNED_WORK: &str = "Brigade signs only the merge of `brigade merge`; commit.gpgSign is on";
+pub const UNSIGNED_WORK: &str = "Brigade signs only the merge into your branch; commit.gpgSign is on";
 
 /// A repository that teams with isolation work on. Clones share its state.
 #[derive(Clone)]
@@ -214,7 +213,7 @@ impl RepositoryInner {
     fn prepare_launch(&self, completed: &[Assignment]) -> Result<LaunchedRepository, RepositoryError> {
         self.main.wait_for_orphan_git()?;
         self.end_locks();
-        let warning = |error: RepositoryError| Notice::Warning(error.to_string());
+        let warning = Notice::from;
         let mut notices = Vec::new();
         {
             let _merge_lock = self.merge_lock.lock();
@@ -222,7 +221,7 @@ impl RepositoryInner {
             notices.extend(self.finish_removals().err().map(warning));
             notices.extend(self.remove_scratch().err().map(warning));
             self.branch.create_team_branch()?;
-            notices.extend(self.branch.create_team_worktree()?.map(Notice::Warning));
+            notices.extend(self.branch.create_team_worktree()?.map(Notice::warning));
             notices.extend(self.branch.merge_commits_of_person()?);
             notices.extend(self.branch.notice_of_team_worktree());
             let completed: Vec<TaskId> = completed.iter().map(|assignment| assignment.task).collect();
@@ -245,7 +244,7 @@ impl RepositoryInner {
                 continue;
             }
             match self.clear(&worktree) {
-                Ok(reason) => notices.extend(reason.map(Notice::Warning)),
+                Ok(reason) => notices.extend(reason.map(Notice::warning)),
                 Err(error) => notices.push(warning(error)),
             }
         }
@@ -274,9 +273,7 @@ impl Repository for GitRepository {
                 // The branch was deleted after a squash, for example, and a `git gc` of the person would remove the commits.
                 inner.branch.keep_taken(taken, "HEAD")?;
             }
-            Ok(lost
-                .problem
-                .map(|TeamBranchProblem { reason, hint }| Notice::Warning(format!("{reason}. hint: {hint}"))))
+            Ok(lost.problem.map(Notice::from))
         })
         .await
     }

@@ -47,10 +47,7 @@ impl RepositoryInner {
             } else {
                 self.keep_place(&worktree.root, None)?;
                 let problems: String = files.problems().map(|problem| format!("; {problem}")).collect();
-                kept = Some(format!(
-                    "{name} stays: git ignores files that the task made: {}{problems}; `brigade clean` lists it",
-                    files.left
-                ));
+                kept = Some(format!("{name} stays: git ignores files that the task made: {}{problems}", files.left));
             }
         }
         // Git compares the old value: a branch that moved meanwhile stays.

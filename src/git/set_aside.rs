@@ -74,14 +74,13 @@ impl TeamBranch {
         let target = &self.name;
         let taken = format!("{name} has the work of {target} in another form");
         let open_tasks = self.open_tasks(theirs, completed)?;
-        let (new, text) = if let Some(first) = open_tasks.first() {
+        let (new, text) = if !open_tasks.is_empty() {
             let content = self.main.joined_with(theirs, onto)?;
             let commit = PersonCommit { commit: theirs, content: &content, name, is_in_team_worktree: false };
             let new = self.create_merge_of_person(onto, &commit)?;
             let tasks = list_names(open_tasks.iter().map(TaskId::to_string));
             let reason = format!("tasks that are not completed are based on them: {tasks}");
-            let next = format!("`brigade why {}` shows the status and the next step", first.0);
-            (new, format!("{taken}. Its commits stay on {target}, because {reason}. {next}"))
+            (new, format!("{taken}. Its commits stay on {target}, because {reason}"))
         } else {
             let kept = self.keep_taken(onto, theirs)?;
             let at = short_commit(theirs);

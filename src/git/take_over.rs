@@ -13,14 +13,14 @@ use super::merges::{MergedTree, merge_trees};
 use super::opening::{find_checkout, open_checked};
 use super::person_merge::PersonMerge;
 use super::places::is_marked;
-use super::team_branch::{TeamBranch, check_person_branch, checked_target, resolve_hint};
+use super::team_branch::{TeamBranch, check_person_branch, checked_target, resolve_steps};
 use super::{DriverOptions, GitRepository};
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
-use crate::domain::git::remedy::Remedy;
 use crate::domain::git::worktree_name::{team_branch, team_folder};
 use crate::domain::log::event::Notice;
 use crate::domain::task::TaskId;
+use crate::domain::team::next::{Next, OrderForm};
 use crate::ports::{Durability, RecordedMerge, RepositoryError};
 
 /// The state of a team branch.
@@ -38,13 +38,27 @@ pub struct TeamBranchStatus {
     pub problems: Vec<TeamBranchProblem>,
 }
 
+impl TeamBranchStatus {
+    /// The steps that take the work over and end the problems.
+    pub fn next(&self) -> Vec<Next> {
+        let take_over = (self.commits_ahead > 0).then(|| OrderForm::Merge.into());
+        take_over.into_iter().chain(self.problems.iter().flat_map(|problem| problem.next.clone())).collect()
+    }
+}
+
 /// A problem with a team branch or its worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeamBranchProblem {
     /// The reason.
     pub reason: String,
-    /// The next step, with the command to run.
-    pub hint: Remedy,
+    /// The next steps.
+    pub next: Vec<Next>,
+}
+
+impl From<TeamBranchProblem> for Notice {
+    fn from(TeamBranchProblem { reason, next }: TeamBranchProblem) -> Self {
+        Self::Warning { text: reason, next }
+    }
 }
 
 /// The result of a merge into the person's branch.
@@ -99,10 +113,10 @@ impl GitRepository {
         let taken = main.find_taken(&ours, &theirs)?;
         let theirs = taken.map_or_else(|| Ok(theirs.clone()), |taken| main.joined_with(&theirs, &taken))?;
         match merge_trees(&main, &ours, &theirs)? {
-            MergedTree::Conflict { files, .. } => Err(RepositoryError::unusable_until(
-                format!("cannot merge your branch into {branch}: conflict in {}", list_files(&files)),
-                resolve_hint(&main, team)?,
-            )),
+            MergedTree::Conflict { files, .. } => Err(RepositoryError::Unusable {
+                reason: format!("cannot merge your branch into {branch}: conflict in {}", list_files(&files)),
+                next: resolve_steps(&main, team)?,
+            }),
             MergedTree::Clean(_) | MergedTree::Failed(_) => Ok(()),
         }
     }
@@ -281,7 +295,7 @@ fn worktree_problem(
     if recorded_base(&at.work_tree).as_ref() != Some(&head) && !at.is_ancestor(&head, &target)? {
         return Ok(Some(TeamBranchProblem {
             reason: format!("the commit {} in {folder} is not on {branch}", short_commit(&head)),
-            hint: format!("the next launch merges it into {branch}").into(),
+            next: vec![format!("the next launch merges it into {branch}").into()],
         }));
     }
     if head == target {
@@ -293,5 +307,5 @@ fn worktree_problem(
         format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again").into()
     };
     let reason = format!("{folder} has the files of {}, not those of {branch}", short_commit(&head));
-    Ok(Some(TeamBranchProblem { reason, hint }))
+    Ok(Some(TeamBranchProblem { reason, next: vec![hint] }))
 }

@@ -12,14 +12,13 @@ use super::files::{self, failed};
 use super::git_folder::GitFolder;
 use super::merges::{MergedTree, merge_trees};
 use super::places::POINTER_FILE;
-use super::take_over::TeamBranchProblem;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
-use crate::domain::git::remedy::{Remedy, RemedyStep};
 use crate::domain::git::worktree_name::{WORKTREES_FOLDER, WorktreeName, team_branch, team_folder};
 use crate::domain::log::event::Notice;
 use crate::domain::task::TaskId;
 use crate::domain::team::name::LEAD;
+use crate::domain::team::next::{Next, OrderForm};
 use crate::ports::{Durability, PublishOutcome, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
 
@@ -46,9 +45,9 @@ pub(super) fn checked_target(
     if merge_into.is_some() {
         check_chosen_branch(main, &target)?;
     }
-    if let Some(TeamBranchProblem { reason, hint }) = merge_obstacle(main, &target) {
+    if let Some(MergeObstacle { reason, hint }) = merge_obstacle(main, &target) {
         let hint = match merge_into {
-            Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)).into(),
+            Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)),
             None => hint,
         };
         return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
@@ -88,21 +87,27 @@ fn other_workspace(main: &RepoPath, team: &str) -> Option<PathBuf> {
     (is_other && workspace.join(team_folder(team)).is_dir()).then_some(workspace)
 }
 
+/// The reason why a merge must not move a branch, and the step that changes that.
+pub(super) struct MergeObstacle {
+    reason: String,
+    hint: String,
+}
+
 /// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the person has it checked out: a commit
 /// there would undo the merge.
-pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName) -> Option<TeamBranchProblem> {
+pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName) -> Option<MergeObstacle> {
     let name = target.full();
     for Checkout { git_dir, place } in main.checkouts() {
         if is_being_rebased(&git_dir, &name) {
-            return Some(TeamBranchProblem {
+            return Some(MergeObstacle {
                 reason: format!("a rebase of {target} is unfinished in {}", place.display()),
-                hint: "`git rebase --continue` there, or `git rebase --abort`".into(),
+                hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
             });
         }
         if is_on_branch(&git_dir, target) {
-            return Some(TeamBranchProblem {
+            return Some(MergeObstacle {
                 reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
-                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()).into(),
+                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
             });
         }
     }
@@ -188,12 +193,12 @@ pub(super) struct PersonCommit<'a> {
     pub(super) is_in_team_worktree: bool,
 }
 
-/// The next step of a person whose branch conflicts with the team branch.
-pub(super) fn resolve_hint(main: &RepoPath, team: &str) -> Result<Remedy, RepositoryError> {
+/// The next steps of a person whose branch conflicts with the team branch.
+pub(super) fn resolve_steps(main: &RepoPath, team: &str) -> Result<Vec<Next>, RepositoryError> {
     let branch = main.name_in_commands(&team_branch(team))?;
     let merge =
         format!("`git merge {branch}` in your checkout, resolve the conflicts, commit, and launch the team again");
-    Ok(Remedy(vec![RemedyStep::Outside(merge), RemedyStep::RecordTaken(team.to_owned())]))
+    Ok(vec![merge.into(), OrderForm::MergeTaken { team: team.to_owned() }.into()])
 }
 
 /// The result of merging the person's commit.
@@ -336,8 +341,8 @@ impl TeamBranch {
         let target = &self.name;
         let refused = |why: String| {
             let reason = format!("cannot merge {name} into {target}: {why}");
-            match self.conflict_hint(onto, commit) {
-                Ok(hint) => RepositoryError::unusable_until(reason, hint),
+            match self.conflict_steps(onto, commit) {
+                Ok(next) => RepositoryError::Unusable { reason, next },
                 Err(error) => error,
             }
         };
@@ -354,22 +359,23 @@ impl TeamBranch {
         self.main.commit_tree([&tree, &text], &[onto, theirs], author)
     }
 
-    /// The next step after a conflict. A conflict with the person's branch is resolved in the person's checkout, one with a commit in the
+    /// The next steps after a conflict. A conflict with the person's branch is resolved in the person's checkout, one with a commit in the
     /// team worktree there.
-    fn conflict_hint(&self, onto: &str, commit: &PersonCommit<'_>) -> Result<Remedy, RepositoryError> {
+    fn conflict_steps(&self, onto: &str, commit: &PersonCommit<'_>) -> Result<Vec<Next>, RepositoryError> {
         let folder = self.team_worktree().name;
         let is_merging = self.find_team_worktree().is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         if is_merging {
-            Ok(format!(
+            let step = format!(
                 "a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`, then launch the team again"
-            )
-            .into())
+            );
+            Ok(vec![step.into()])
         } else if commit.is_in_team_worktree {
             let other = short_commit(onto);
-            Ok(format!("`git -C {folder} merge {other}`, resolve and commit it there, then launch the team again")
-                .into())
+            let step =
+                format!("`git -C {folder} merge {other}`, resolve and commit it there, then launch the team again");
+            Ok(vec![step.into()])
         } else {
-            resolve_hint(&self.main, &self.team)
+            resolve_steps(&self.main, &self.team)
         }
     }
 
@@ -382,7 +388,7 @@ impl TeamBranch {
     ) -> Result<PublishOutcome, RepositoryError> {
         let target = self.target_ref();
         let obstacle = merge_obstacle(&self.main, &self.name);
-        if let Some(TeamBranchProblem { reason, hint }) = obstacle {
+        if let Some(MergeObstacle { reason, hint }) = obstacle {
             let reason = format!("{reason}. hint: {hint}");
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.name), reason });
         }

@@ -81,7 +81,7 @@ impl TeamBranch {
             return None;
         }
         reported.clone_from(&problem);
-        problem.map(Notice::Warning)
+        problem.map(Notice::warning)
     }
 
     /// Updates the files of the team worktree to the team branch's commit. Returns the reason if git cannot.

@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use crate::domain::agent::access::PathRule;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::ignored_files::IgnoredFiles;
-use crate::domain::git::remedy::Remedy;
 use crate::domain::git::worktree_name::WorktreeName;
 use crate::domain::git::worktree_state::WorktreeReport;
 use crate::domain::log::event::Notice;
 use crate::domain::task::failed_attempt::FailedAttempt;
 use crate::domain::task::{Task, TaskId};
+use crate::domain::team::next::{Next, outside_text};
 
 /// The reason why a repository call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,12 +23,12 @@ pub enum RepositoryError {
     #[error("{0}")]
     NoGit(String),
     /// The workspace cannot be used with worktrees.
-    #[error("{reason}{}", hint.as_ref().map(|hint| format!(". hint: {hint}")).unwrap_or_default())]
+    #[error("{}", with_hint(reason, next))]
     Unusable {
         /// The reason.
         reason: String,
-        /// The next step, with the command to run.
-        hint: Option<Remedy>,
+        /// The next steps, if something is known that helps.
+        next: Vec<Next>,
     },
     /// The disk is full or its quota is used up.
     #[error("cannot {action}: {reason}")]
@@ -51,17 +51,34 @@ pub enum RepositoryError {
 impl RepositoryError {
     /// The workspace cannot be used with worktrees, and nothing is known that helps.
     pub fn unusable(reason: impl Into<String>) -> Self {
-        Self::Unusable { reason: reason.into(), hint: None }
+        Self::Unusable { reason: reason.into(), next: Vec::new() }
     }
 
-    /// The workspace cannot be used with worktrees until the person follows the hint.
-    pub fn unusable_until(reason: impl Into<String>, hint: impl Into<Remedy>) -> Self {
-        Self::Unusable { reason: reason.into(), hint: Some(hint.into()) }
+    /// The workspace cannot be used with worktrees until the person takes this step.
+    pub fn unusable_until(reason: impl Into<String>, step: impl Into<Next>) -> Self {
+        Self::Unusable { reason: reason.into(), next: vec![step.into()] }
     }
 
     /// Returns true if the error concerns the repository or the machine, so that other tasks would fail as well.
     pub fn is_general(&self) -> bool {
         !matches!(self, Self::Failed { .. })
+    }
+}
+
+/// The reason, with the steps outside of Brigade.
+pub fn with_hint(reason: &str, next: &[Next]) -> String {
+    match outside_text(next).as_str() {
+        "" => reason.to_owned(),
+        hint => format!("{reason}. hint: {hint}"),
+    }
+}
+
+impl From<RepositoryError> for Notice {
+    fn from(error: RepositoryError) -> Self {
+        match error {
+            RepositoryError::Unusable { reason, next } => Self::Warning { text: reason, next },
+            error => Self::warning(error.to_string()),
+        }
     }
 }
 

@@ -189,7 +189,7 @@ impl EventSink {
 
     /// Records a warning.
     pub fn warn(&self, about: impl Into<String>, text: impl Into<String>) {
-        self.record(EventKind::Warning { about: about.into(), text: text.into() });
+        self.record(EventKind::Warning { about: about.into(), text: text.into(), next: Vec::new() });
     }
 
     /// Waits until all messages so far are written, for a few seconds at most.

@@ -350,7 +350,7 @@ impl CompletionGate<'_> {
                 Incomplete::AttemptFailed { reason }
             }
             ReviewStatus::NotRequested if !self.is_holder() => {
-                let text = "the team reviews tasks before completion, and only the holder of a task can request its review. A person can complete it with --force";
+                let text = "the team reviews tasks before completion, and only the holder of a task can request its review. A person can complete it by force";
                 return Err(ServiceError::Refused(text.to_owned()));
             }
             // The work is not in the author's folder, so a review has nothing to look at.

@@ -26,6 +26,7 @@ use crate::domain::team::phase::ClaimRef;
 use crate::ports::{
     Board, CommitOutcome, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree,
 };
+use crate::process::CommandError;
 use crate::process::command::{CommandOutcome, claim_end, claim_lost_text};
 
 /// The number of tries to merge, if other commits reach the branch during each.
@@ -101,7 +102,7 @@ impl TaskWorktree {
     /// the worktree stays then.
     pub(super) async fn keep_files(&self) -> Result<IgnoredFiles, EventKind> {
         let kept = self.repository.keep_files(&self.worktree).await;
-        kept.map_err(|error| self.event(Notice::Warning(error.to_string())))
+        kept.map_err(|error| self.event(error.into()))
     }
 
     /// Tells a reviewer how to see the committed work.
@@ -115,8 +116,8 @@ impl TaskWorktree {
     /// Removes the worktree of a completed task. Returns a warning if it keeps something.
     pub(super) async fn clear(&self) -> Option<EventKind> {
         let kept_reason = self.repository.clean_up(&self.worktree).await;
-        let text = kept_reason.unwrap_or_else(|error| Some(error.to_string()))?;
-        Some(self.event(Notice::Warning(text)))
+        let notice = kept_reason.map_or_else(|error| Some(error.into()), |reason| reason.map(Notice::warning))?;
+        Some(self.event(notice))
     }
 
     fn event(&self, notice: Notice) -> EventKind {
@@ -300,7 +301,7 @@ impl TaskMerge<'_> {
                 let reason = format!("setup `{command}` failed{location}: {ending}\n{}", outcome.output);
                 return Ok(MergeVerification::Failed(MergeResult::Refused(reason)));
             }
-            Err(error) => return Err(ServiceError::Failed(error.headline())),
+            Err(error) => return Err(CommandError::Failed(error.headline()).into()),
         };
         if !outcome.is_success() {
             let location = format!("{location}{advice}");
@@ -319,6 +320,6 @@ impl TaskMerge<'_> {
     }
 
     fn claim_lost(&self) -> ServiceError {
-        ServiceError::ClaimLost(claim_lost_text(Some(ClaimRef::of(self.task))))
+        CommandError::ClaimLost(claim_lost_text(Some(ClaimRef::of(self.task)))).into()
     }
 }

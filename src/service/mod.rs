@@ -52,12 +52,12 @@ pub enum ServiceError {
     /// The use case refused the request. The caller can correct it.
     #[error("{0}")]
     Refused(String),
-    /// The caller no longer holds its task.
-    #[error("{0}")]
-    ClaimLost(String),
-    /// Git or the system failed. The caller cannot correct this.
-    #[error("{0}")]
-    Failed(String),
+    /// A command was not run, or the caller no longer holds its task.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// Git failed. The caller cannot correct this.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
 }
 
 impl ServiceError {
@@ -70,21 +70,5 @@ impl ServiceError {
 impl From<TaskError> for ServiceError {
     fn from(error: TaskError) -> Self {
         Self::Store(error.into())
-    }
-}
-
-impl From<RepositoryError> for ServiceError {
-    fn from(error: RepositoryError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<CommandError> for ServiceError {
-    fn from(error: CommandError) -> Self {
-        match error {
-            CommandError::Refused(reason) => Self::Refused(reason),
-            CommandError::ClaimLost(reason) => Self::ClaimLost(reason),
-            CommandError::Failed(reason) => Self::Failed(reason),
-        }
     }
 }

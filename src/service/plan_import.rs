@@ -6,6 +6,8 @@ use std::collections::HashSet;
 use crate::domain::task::plan_update::{PlanUpdate, plan_of, plan_update};
 use crate::domain::task::transition::{Actor, Change, TaskEdit};
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::team::next::{Next, OrderForm};
+use crate::domain::team::question::Question;
 use crate::ports::{Board, BoardView, StoreResult};
 
 /// The result of an import.
@@ -28,8 +30,8 @@ pub struct Difference {
     pub task: TaskId,
     /// The difference, and the reason why the board's text is used.
     pub text: String,
-    /// The command that resolves it.
-    pub hint: String,
+    /// The steps that resolve it.
+    pub next: Vec<Next>,
 }
 
 /// Adds the tasks of a plan to the board, or updates those that are there.
@@ -57,7 +59,7 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
             match plan_update(task, new, &after, view.as_ref()) {
                 PlanUpdate::Unchanged => {}
                 PlanUpdate::Update(edit) => updates.push((new, *id, *edit)),
-                PlanUpdate::Keep(keep) => import.differences.push(difference(new, *id, keep.reason(), keep.hint(*id))),
+                PlanUpdate::Keep(keep) => import.differences.push(difference(new, *id, keep.reason(), keep.next(*id))),
             }
         }
         apply_edits(board, by, updates, &mut import).await;
@@ -77,7 +79,7 @@ async fn possible_duplicates(board: &dyn Board, view: &BoardView, tasks: &[NewTa
     let describe = |(id, place): (TaskId, String)| Difference {
         task: id,
         text: format!("no task of the plan was added or updated: it may have {id}, whose file {place} is invalid"),
-        hint: format!("to correct or drop it: `brigade why {}`", id.0),
+        next: vec![Question::Why { task: Some(id) }.into()],
     };
     Ok(board.invalid_tasks(view).await?.into_iter().map(describe).collect())
 }
@@ -94,10 +96,11 @@ async fn apply_edits(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, Ta
             }
         }
         if refused.is_empty() || refused.len() == count {
-            let hint = |id: TaskId| format!("`brigade tasks update {}`", id.0);
-            import
-                .differences
-                .extend(refused.iter().map(|(error, (new, id, _))| difference(new, *id, error, hint(*id))));
+            let kept = |(error, (new, task, _)): &(String, (&NewTask, TaskId, TaskEdit))| {
+                let update = OrderForm::Update { task: *task, change: None };
+                difference(new, *task, error, vec![update.into()])
+            };
+            import.differences.extend(refused.iter().map(kept));
             break;
         }
         edits = refused.into_iter().map(|(_, edit)| edit).collect();
@@ -105,11 +108,11 @@ async fn apply_edits(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, Ta
     import.updated.sort_by_key(|task| task.id);
 }
 
-fn difference(new: &NewTask, task: TaskId, reason: &str, hint: String) -> Difference {
+fn difference(new: &NewTask, task: TaskId, reason: &str, next: Vec<Next>) -> Difference {
     let line = new.source_line.map(|line| format!(" line {line}")).unwrap_or_default();
     let plan = new.source.as_deref().and_then(|source| plan_of(source, &new.subject)).unwrap_or("its plan");
     let text = format!("{task} {} differs from {plan}{line}: the board's text is used, because {reason}", new.subject);
-    Difference { task, text, hint: format!("to use the plan's text: {hint}") }
+    Difference { task, text, next }
 }
 
 /// Returns unfinished tasks that came from the plan and are no longer in it.
@@ -125,7 +128,7 @@ fn removed_from_plan(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
     let describe = |task: &Task| Difference {
         task: task.id,
         text: format!("{} {} is no longer in {plan}, but stays on the board", task.id, task.subject),
-        hint: format!("to delete it: `brigade tasks rm {}`", task.id.0),
+        next: vec![OrderForm::Delete { tasks: vec![task.id] }.into()],
     };
     view.tasks.values().map(AsRef::as_ref).filter(is_removed).map(describe).collect()
 }

@@ -113,7 +113,7 @@ pub fn choose_reviewer<'a>(
 pub(super) fn request_text(by: &str, work: &ReviewSubject, report: &WorkReport, location: &str) -> String {
     let WorkReport { subject, summary, verify, .. } = report;
     let mut text = format!(
-        "Review of task {} ({subject}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run `brigade review`.",
+        "Review of task {} ({subject}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id.",
         work.task, work.attempt
     );
     if !summary.is_empty() {

@@ -294,7 +294,7 @@ async fn set_up_worktrees(
     });
     let launched = repository.prepare_launch(completed.collect()).await?;
     let recorded = RecordedMerge::of_board(view.tasks.values().map(Arc::as_ref));
-    let lost = repository.lost_merges(recorded).await.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())));
+    let lost = repository.lost_merges(recorded).await.unwrap_or_else(|error| Some(error.into()));
     let notices = launched.notices.into_iter().chain(lost).collect();
     let team_worktree = launched.team_worktree;
     let isolation = WorktreeService {
@@ -324,10 +324,11 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
     let import = plan_import::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
     for task in import.updated {
         let text = format!("{} {} was updated, because its plan changed", task.id, task.subject);
-        events.record_task_event(EventKind::Warning { about: "plan".to_owned(), text }, &task);
+        events.record_task_event(EventKind::of_notice("plan", Notice::warning(text)), &task);
     }
     for difference in import.differences {
-        events.warn("plan", format!("{}; {}", difference.text, difference.hint));
+        let warning = Notice::Warning { text: difference.text, next: difference.next };
+        events.record(EventKind::of_notice("plan", warning));
     }
     Ok(())
 }

@@ -204,8 +204,8 @@ impl From<ServiceError> for ToolError {
         match error {
             ServiceError::Store(error) => error.into(),
             ServiceError::Refused(text) => Self::Recoverable(text),
-            ServiceError::ClaimLost(text) => Self::ClaimLost(text),
-            ServiceError::Failed(text) => Self::Fatal(text),
+            ServiceError::Command(error) => error.into(),
+            ServiceError::Repository(error) => Self::Fatal(error.to_string()),
         }
     }
 }

@@ -749,7 +749,7 @@ fn foreign_status_is_named_and_deleted_with_force() {
     let text = error("brigade tasks complete 1");
     assert!(text.contains("cannot complete task #1: it is in_review"), "{text}");
     let text = error("brigade tasks rm 1");
-    assert!(text.contains("#1: it is in_review, a status of another program; --force deletes it"), "{text}");
+    assert!(text.contains("#1: it is in_review, a status of another program; only force deletes it"), "{text}");
     assert_eq!(workspace.json("brigade tasks rm 1 --force --json")[0]["id"], 1);
 }
 
@@ -846,7 +846,7 @@ fn changed_plan_import_updates_only_untouched_tasks() {
     assert!(
         notes.contains("#3 Ship differs from plan.md line 10: the board's text is used, because it was changed there")
     );
-    assert!(notes.contains("`brigade tasks rm 3`, then import"), "{notes}");
+    assert!(notes.contains("`brigade tasks rm 3`; then import"), "{notes}");
     assert!(notes.contains("#4 Drop is no longer in plan.md") && notes.contains("`brigade tasks rm 4`"), "{notes}");
     let task = |id: u64| workspace.json(&format!("brigade tasks show {id} --json"));
     let test = task(2);

@@ -243,7 +243,7 @@ async fn missing_credit_holds_for_other_processes() {
     busy.write("go", "");
     let printed = end(&mut first).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        printed.contains("as another request showed; after a payment, launch the team again, or use `"),
+        printed.contains("as another request showed; after a payment, launch the team again, or pause and"),
         "{printed}"
     );
     assert_eq!(server.requests().len(), sent, "alice sends nothing in vain");

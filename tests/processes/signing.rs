@@ -106,7 +106,7 @@ fn merge_is_signed_and_teammates_signature_kept() {
     }
     let signer = Signer::with_ssh_key("", &format!("{COMMITTED}{NOT_COMMITTED}"));
     let run = signer.run();
-    assert!(run.out.contains("Brigade signs only the merge of `brigade merge`; commit.gpgSign is on"), "{run:?}");
+    assert!(run.out.contains("Brigade signs only the merge into your branch; commit.gpgSign is on"), "{run:?}");
     let doctor = signer.brigade(&["doctor"]);
     assert!(doctor.out.contains("Brigade signs only"), "{doctor:?}");
     let merge = signer.brigade(&["merge"]);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use brigade::domain::git::branch_name::BranchName;
 use brigade::domain::log::event::Notice;
 use brigade::domain::task::TaskId;
+use brigade::domain::team::next::Next;
 use brigade::domain::team::team_spec::SetupSpec;
 use brigade::git::{GitOptions, GitRepository};
 use brigade::ports::{
@@ -84,10 +85,30 @@ pub fn options(folder: &Path) -> GitOptions {
     }
 }
 
+/// The steps that name a launch, and the work as taken over.
+pub const LAUNCH: &str = r#"{"launch":"run","team":"crew"}"#;
+pub const MERGE_TAKEN: &str = r#"{"order":"merge_taken","team":"crew"}"#;
+
 pub fn notice_text(notice: Notice) -> String {
     match notice {
-        Notice::Info(text) | Notice::Warning(text) => text,
+        Notice::Info(text) => text,
+        Notice::Warning { text, next } if next.is_empty() => text,
+        Notice::Warning { text, next } => format!("{text}. hint: {}", steps_text(&next)),
     }
+}
+
+/// The steps, those that Brigade has as their data.
+pub fn steps_text(steps: &[Next]) -> String {
+    let text = |step: &Next| match step {
+        Next::Outside { outside } => outside.clone(),
+        typed => serde_json::to_string(typed).unwrap(),
+    };
+    steps.iter().map(text).collect::<Vec<_>>().join("; ")
+}
+
+/// The error and its steps.
+pub fn error_text(error: RepositoryError) -> String {
+    notice_text(error.into())
 }
 
 pub fn notice_texts(notices: Vec<Notice>) -> Vec<String> {
@@ -179,7 +200,7 @@ impl TestRepository {
 
     /// Launches the team, which must be refused. Returns the error.
     pub async fn refused_launch(&self) -> String {
-        self.repository.prepare_launch(Vec::new()).await.unwrap_err().to_string()
+        error_text(self.repository.prepare_launch(Vec::new()).await.unwrap_err())
     }
 
     /// Commits all changes in the person's checkout.

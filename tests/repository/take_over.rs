@@ -8,7 +8,7 @@ use brigade::git::take_over::TakeOver;
 use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::Repository;
 
-use super::harness::{TestRepository, change_unnoticed, edit, git, git_output, insert_after, sandbox};
+use super::harness::{TestRepository, change_unnoticed, edit, git, git_output, insert_after, sandbox, steps_text};
 
 /// A repository whose team branch has one merge.
 async fn merged() -> TestRepository {
@@ -560,7 +560,7 @@ async fn moved_team_branch_names_the_next_step() {
     let repo = merged().await;
     let hints = || {
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
-        status.problems.into_iter().map(|problem| problem.hint.to_string()).collect::<Vec<_>>()
+        status.problems.into_iter().map(|problem| steps_text(&problem.next)).collect::<Vec<_>>()
     };
     repo.git(&["update-ref", "refs/heads/brigade/crew", "main"]);
     assert_eq!(hints(), ["the next launch updates them"]);

@@ -4,11 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use brigade::domain::task::TaskId;
+use brigade::domain::team::next::OrderForm;
 use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
 
 use super::harness::{
-    TestRepository, edit, git, git_output, insert_after, notice_text, open, open_into, reported, task, ten_lines,
+    MERGE_TAKEN, TestRepository, edit, error_text, git, git_output, insert_after, notice_text, open, open_into,
+    reported, steps_text, task, ten_lines,
 };
 
 /// Inserts a line after `line_before` in `f.txt` on a task's branch, and merges it.
@@ -111,8 +113,8 @@ async fn conflict_with_person_stops_launch_until_resolved() {
     let (before, tip) = (person_snapshot(&repo), repo.team_tip());
     let refused = repo.refused_launch().await;
     let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git merge brigade/crew` in your checkout";
-    assert!(refused.contains(why) && refused.contains("`brigade merge --taken crew`"), "{refused}");
-    let checked = GitRepository::check_launch(repo.path(), "crew").unwrap_err().to_string();
+    assert!(refused.contains(why) && refused.contains(MERGE_TAKEN), "{refused}");
+    let checked = error_text(GitRepository::check_launch(repo.path(), "crew").unwrap_err());
     assert_eq!(checked.split_once("hint: ").unwrap().1, refused.split_once("hint: ").unwrap().1);
     assert_eq!((person_snapshot(&repo), repo.team_tip(), repo.team_status()), (before, tip, String::new()));
     // The person follows the hint. A launch in the middle of the merge loses nothing.
@@ -591,7 +593,7 @@ async fn merges_missing_on_team_branch_are_reported() {
         let notice = repo.repository.lost_merges(recorded.clone()).await.unwrap().map(notice_text);
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &recorded).unwrap();
         let problem = status.problems.iter().find(|problem| problem.reason.starts_with("merges"));
-        let problem = problem.map(|problem| format!("{}. hint: {}", problem.reason, problem.hint));
+        let problem = problem.map(|problem| format!("{}. hint: {}", problem.reason, steps_text(&problem.next)));
         assert_eq!(notice, problem);
         notice.unwrap_or_default()
     };
@@ -615,5 +617,5 @@ async fn merges_missing_on_team_branch_are_reported() {
     let gone = [RecordedMerge { task: TaskId(7), commit: "7".repeat(40) }];
     let problems = GitRepository::team_branch_status(repo.path(), "crew", None, &gone).unwrap().problems;
     assert!(problems[0].reason.ends_with("#7 (777777777777)"), "{problems:?}");
-    assert!(problems[0].hint.to_string().ends_with("do not exist any more: `brigade tasks reopen 7`"), "{problems:?}");
+    assert_eq!(problems[0].next[1], OrderForm::Reopen { tasks: vec![TaskId(7)] }.into(), "{problems:?}");
 }

@@ -23,7 +23,7 @@ use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::interceptors::{CallFate, with_fates};
 
 fn warning(text: &str) -> NewEvent {
-    EventKind::Warning { about: "test".into(), text: text.into() }.into()
+    EventKind::Note { about: "test".into(), text: text.into() }.into()
 }
 
 fn numbers(events: &[Event]) -> Vec<u64> {

@@ -44,8 +44,9 @@ fn message(harness: &TestTeam, what: &str) -> usize {
 }
 
 fn message_about(harness: &TestTeam, subject: &str, what: &str) -> usize {
-    harness
-        .count(|event| matches!(event, EventKind::Warning { about, text } if about == subject && text.contains(what)))
+    harness.count(
+        |event| matches!(event, EventKind::Warning { about, text, .. } if about == subject && text.contains(what)),
+    )
 }
 
 /// Alice's first tool fills the disk; the record of its result is the first write to fail.

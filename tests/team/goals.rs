@@ -317,7 +317,7 @@ async fn launch_names_tasks_that_no_member_can_do() {
         .event_kinds()
         .into_iter()
         .filter_map(|event| match event {
-            EventKind::Warning { about, text } if about == "board" => Some(text),
+            EventKind::Warning { about, text, .. } if about == "board" => Some(text),
             _ => None,
         })
         .collect();

@@ -315,7 +315,7 @@ async fn plan_update_is_logged_once_and_names_the_plan() {
         harness.ended(team).await;
     }
     assert_eq!(harness.task(1).await.description, "all but one");
-    let is_update = |event: &EventKind| matches!(event, EventKind::Warning { about, text } if about == "plan" && text.contains("updated"));
+    let is_update = |event: &EventKind| matches!(event, EventKind::Warning { about, text, .. } if about == "plan" && text.contains("updated"));
     assert_eq!(harness.count(is_update), 1);
     let is_edit = |event: &EventKind| matches!(event, EventKind::TaskChanged { .. });
     assert_eq!(harness.count(is_edit), 0, "{}", harness.event_lines());

@@ -196,10 +196,5 @@ async fn unreadable_mail_ends_session_with_trouble() {
     });
     let outcome = harness.run_once().await;
     assert_eq!(outcome.task_counts.completed, 1);
-    assert_eq!(
-        outcome.error.as_deref(),
-        Some("Mail was not read: `brigade inbox alice`."),
-        "{}",
-        harness.event_lines()
-    );
+    assert_eq!(outcome.error.as_deref(), Some("Mail of alice was not read."), "{}", harness.event_lines());
 }

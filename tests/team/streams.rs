@@ -164,7 +164,7 @@ async fn three_cut_answers_in_a_row_cost_an_attempt() {
     });
     harness.tasks(&["a"]).await;
     assert_eq!(harness.run_once().await.task_counts.completed, 1);
-    let is_said = |event: &EventKind| matches!(event, EventKind::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
+    let is_said = |event: &EventKind| matches!(event, EventKind::Warning { about, text, .. } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
     assert_eq!(harness.count(is_said), 5, "{}", harness.event_lines());
     let reasons: Vec<String> = harness
         .event_kinds()

@@ -170,8 +170,8 @@ impl Turn<'_> {
             } else {
                 // A member with this error sends nothing until a person acts.
                 ModelError::NoCredit(format!(
-                    "{} has no credit, as another request showed; after a payment, launch the team again, or use \
-                     `brigade state pause` and then `brigade state continuous`",
+                    "{} has no credit, as another request showed; after a payment, launch the team again, or pause and \
+                     continue it",
                     model.account.name
                 ))
             })

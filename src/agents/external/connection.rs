@@ -47,7 +47,7 @@ impl AgentConnection {
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
         context.variables.extend(variables);
         let mut board_socket = BoardSocket::open(sockets)
-            .inspect_err(|error| tracing::warn!(%error, "cannot open the board socket, so processes of agents cannot use `brigade mcp`"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot open the board socket, so processes of agents cannot use the board"))
             .ok();
         context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
         let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;

@@ -34,7 +34,7 @@ impl Planning {
             EventKind::ModelRetried { teammate, reason, .. } if teammate == LEAD => {
                 self.lead_failure = Some(format!("its model: {reason}"));
             }
-            EventKind::Warning { about, text } if about == LEAD => self.lead_failure = Some(text.clone()),
+            EventKind::Warning { about, text, .. } if about == LEAD => self.lead_failure = Some(text.clone()),
             EventKind::TurnFinished { teammate, .. } if teammate == LEAD => {
                 self.lead_failure = None;
                 self.has_answered = true;

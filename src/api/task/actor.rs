@@ -4,13 +4,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{acting_name, find};
+use crate::api::next::{Next, OrderForm};
 use crate::api::workspace::Workspace;
 use crate::api::{ApiResult, Refusal};
 use crate::domain::task::task_error::TaskError;
 use crate::domain::task::transition::{Action, Actor, ActorKind, permit};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::name::{HUMAN, LEAD};
-use crate::domain::text::{one_line, shell_word};
+use crate::domain::text::one_line;
 use crate::ports::StoreError;
 
 /// The actor of an order: the person, unless a name is given.
@@ -39,8 +40,8 @@ impl ActingAs {
             HUMAN => ActorKind::Person,
             LEAD => ActorKind::Lead,
             _ if self.force => {
-                let message = format!("cannot use --force as `{name}`: only a person and the lead override a holder");
-                return Err(Refusal::invalid(message).next("leave out --as to act as a person"));
+                let message = format!("cannot use force as `{name}`: only a person and the lead override a holder");
+                return Err(Refusal::invalid(message).next(OrderForm::WithForce));
             }
             _ => ActorKind::Teammate,
         };
@@ -75,18 +76,14 @@ impl ActingAs {
             _ if task.is_foreign() => {
                 (Refusal::invalid(format!("cannot {verb} {id}: {owner} holds it without a claim")), None)
             }
-            name => {
-                let missing = if name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
-                let refusal = Refusal::invalid(format!("cannot {verb} {id}: {missing}; {owner} holds it"));
-                (refusal, Some(format!("add `--as {} --attempt {}`", shell_word(&owner), task.attempt)))
+            _ => {
+                let refusal =
+                    Refusal::invalid(format!("cannot {verb} {id}: {owner} holds it in attempt {}", task.attempt));
+                (refusal, Some(OrderForm::AsHolder { by: owner, attempt: task.attempt }))
             }
         };
         let can_force = permit(task, action, &Actor::new(HUMAN, ActorKind::Person).forcing(true)).is_ok();
-        match claim {
-            Some(claim) if can_force => refusal.next(format!("{claim}, or --force as a person")),
-            Some(claim) => refusal.next(claim),
-            None if can_force => refusal.next(format!("add --force to override {owner} as a person")),
-            None => refusal,
-        }
+        let force = can_force.then_some(OrderForm::WithForce);
+        refusal.steps(claim.into_iter().chain(force).map(Next::from))
     }
 }

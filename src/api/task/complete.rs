@@ -182,13 +182,13 @@ pub fn incomplete(id: TaskId, incomplete: Incomplete) -> Refusal {
                 .next("correct the work and complete the task again, or release or fail it")
         }
         Incomplete::NotMerged(work) => {
-            let otherwise = "or release it for a teammate; --force skips the merge";
+            let otherwise = "or release it for a teammate";
             let hint = match (&work.uncommitted_in, merge_command(&work)) {
                 (Some(folder), _) => format!("commit it in {folder} and merge it, {otherwise}"),
-                (None, Some(merge)) => format!("`{merge}`, then complete the task again; {otherwise}"),
-                (None, None) => otherwise.to_owned(),
+                (None, Some(merge)) => format!("`{merge}`, then complete the task again, {otherwise}"),
+                (None, None) => "release it for a teammate".to_owned(),
             };
-            Refusal::refused(format!("cannot complete {id}: {work}")).next(hint)
+            Refusal::refused(format!("cannot complete {id}: {work}")).steps([hint.into(), OrderForm::WithForce.into()])
         }
         Incomplete::AttemptFailed { reason } => {
             let message = format!("cannot complete {id}: {}; this attempt has failed", one_line(&reason));

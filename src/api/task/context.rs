@@ -29,11 +29,10 @@ pub async fn load<'v>(workspace: &Workspace, view: &'v BoardView) -> ApiResult<T
 }
 
 /// The tasks in progress whose worker has died.
-pub async fn abandoned_tasks<'v>(workspace: &Workspace, view: &'v BoardView) -> Vec<&'v Task> {
+pub async fn abandoned_tasks(workspace: &Workspace, view: &BoardView) -> Vec<Arc<Task>> {
     let live_workers = live_workers(workspace, view).await;
     let task_context = TaskContext { live_workers, ..TaskContext::of(view, workspace.now()) };
-    let tasks = view.tasks.values().map(Arc::as_ref);
-    tasks.filter(|task| task_context.is_abandoned(task)).collect()
+    view.tasks.values().filter(|task| task_context.is_abandoned(task)).cloned().collect()
 }
 
 /// Returns the ids of the live workers; `None` if they cannot be read. Also `None` if no worker has a claim, because then they do not

@@ -4,16 +4,21 @@ use std::sync::Arc;
 
 use super::{MemberView, TeamProcess, TeamState, TeamView};
 use crate::api::lead_status::LeadStatus;
+use crate::api::merge::{TeamBranch, TeamBranchStatus};
+use crate::api::next::{Launch, Next, OrderForm};
+use crate::api::pending::PendingView;
+use crate::api::task::abandoned_tasks;
 use crate::api::workspace::Workspace;
 use crate::api::{ApiResult, Refusal};
 use crate::config::TeamFlags;
+use crate::domain::task::Task;
 use crate::domain::task::dependencies::count_tasks;
 use crate::domain::team::approval::Request;
 use crate::domain::team::name::LEAD;
 use crate::domain::team::pending_questions::Question;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::records::{MemberStatus, RosterMember};
-use crate::domain::team::state::{SharedState, TeammateReport, TeammateReports};
+use crate::domain::team::state::{Mode, SharedState, TeammateReport, TeammateReports};
 use crate::domain::team::state_note::StateNote;
 use crate::domain::team::team_spec::TeamSpec;
 use crate::domain::team::waiting_for::{WaitKind, WaitingFor};
@@ -36,6 +41,8 @@ pub struct TeamStatus {
     pub lead_status: LeadStatus,
     /// The config of the team, if it is valid.
     pub spec: Option<TeamSpec>,
+    /// The tasks that the team held when it was killed.
+    pub abandoned: Vec<Arc<Task>>,
 }
 
 impl TeamStatus {
@@ -50,7 +57,7 @@ impl TeamStatus {
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(choice_refusal(workspace));
         };
-        if spec.is_none() && named.is_some() && lead_status.team.as_deref() != Some(&name) {
+        if spec.is_none() && named.is_some() && lead_status.team() != Some(&name) {
             workspace.location.config()?.select(Some(&name))?;
         }
         let stores = workspace.stores(OpenMode::ReadOnly).await?;
@@ -60,7 +67,41 @@ impl TeamStatus {
         let process = lead_status.process(&name, workspace.now());
         let mut team = assemble(name, process, spec.as_ref(), &lead_status, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
-        Ok(Self { team, board, waiting, lead_status, spec })
+        let abandoned = if team.process.running { Vec::new() } else { abandoned_tasks(workspace, &board).await };
+        let mut status = Self { team, board, waiting, lead_status, spec, abandoned };
+        status.team.next = status.next();
+        Ok(status)
+    }
+
+    /// Returns the launch that continues a team that was killed, or a run that was stopped before its end.
+    pub fn continuing_launch(&self) -> Option<Launch> {
+        if self.abandoned.is_empty() {
+            return self.is_stopped_run().then_some(Launch::Run { team: None });
+        }
+        let is_one_run = self.team.state.desired.is_some_and(Mode::is_one_shot);
+        Some(if is_one_run { Launch::Run { team: None } } else { Launch::Up { team: None } })
+    }
+
+    fn next(&self) -> Vec<Next> {
+        let mut next: Vec<Next> = self.continuing_launch().into_iter().map(Next::from).collect();
+        if self.team.process.health.is_some() {
+            next.push(OrderForm::Stop { now: false }.into());
+        }
+        if self.team.process.running && self.lead_status.pause().is_some() {
+            next.push(OrderForm::SetMode { mode: Mode::Continuous }.into());
+        }
+        next.extend(PendingView::of(&self.waiting).next);
+        next.extend(self.questions().into_iter().map(|question| OrderForm::Send { to: Some(question.from) }.into()));
+        next
+    }
+
+    /// Reads the branch of a team that does not run, and adds the steps that take it over. While the team runs, its branch grows.
+    pub fn read_branch(&mut self, workspace: &Workspace) -> Option<TeamBranchStatus> {
+        let spec = self.spec.as_ref().filter(|_| !self.team.process.running)?;
+        let branch = TeamBranch::of(spec, &workspace.folder().ok()?)?;
+        let status = branch.status(Some(&self.board)).ok()?;
+        self.team.next.extend(status.next());
+        Some(status)
     }
 
     /// Returns true if a `brigade run` was stopped before the end of its session, and no team runs now.
@@ -165,6 +206,7 @@ fn assemble(
         process,
         lead,
         members,
+        next: Vec::new(),
     }
 }
 

@@ -49,7 +49,7 @@ pub async fn why(workspace: &Workspace, id: TaskId) -> ApiResult<Why> {
         quarantined_tasks: stores.board.quarantined_tasks().await?,
         team: TeamCondition {
             lead_health: lead.and_then(|lead| Some((lead.health(workspace.now())?, lead.pid))),
-            running: lead_status.team.clone(),
+            running: lead_status.team().map(str::to_owned),
             desired: lead_status.desired(),
             spent_budget: match (&team, &lead_status.state) {
                 (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
@@ -80,7 +80,7 @@ fn dropped_line_reasons(workspace: &Workspace, task: Option<&Task>) -> Vec<Strin
 /// added.
 fn current_members(team: Option<&TeamSpec>, lead_status: &LeadStatus) -> Vec<ClaimCandidate> {
     let mut candidates = team.map(candidates).unwrap_or_default();
-    let (Some(name), Some(state)) = (&lead_status.team, &lead_status.state) else { return candidates };
+    let (Some(name), Some(state)) = (lead_status.team(), &lead_status.state) else { return candidates };
     let reports = state.teammates_of(name);
     for candidate in &mut candidates {
         if starts_at_next_launch(team, &reports, &candidate.name) {

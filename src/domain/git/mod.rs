@@ -6,6 +6,5 @@ pub mod conflict;
 pub mod dropped_lines;
 pub mod git_hints;
 pub mod ignored_files;
-pub mod remedy;
 pub mod worktree_name;
 pub mod worktree_state;

@@ -10,6 +10,7 @@ pub use super::goal_check::{GoalCheck, GoalResult, TaskCounts};
 use super::request_log::{AskKind, RequestSnapshot};
 use super::snapshot::{MemberSnapshot, TaskSnapshot, is_default};
 use crate::domain::task::TaskId;
+use crate::domain::team::next::Next;
 use crate::domain::team::phase::ReportedPhase;
 use crate::domain::team::state::Mode;
 use crate::domain::team::waiting_for::{Wait, WaitingFor};
@@ -335,6 +336,8 @@ pub enum EventKind {
     Warning {
         about: String,
         text: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        next: Vec<Next>,
     },
     /// A notice that needs no action.
     Note {
@@ -412,7 +415,19 @@ pub enum Notice {
     /// Information that needs no action.
     Info(String),
     /// A warning that may need action.
-    Warning(String),
+    Warning {
+        /// The reason.
+        text: String,
+        /// The next steps.
+        next: Vec<Next>,
+    },
+}
+
+impl Notice {
+    /// A warning without a next step.
+    pub fn warning(text: impl Into<String>) -> Self {
+        Self::Warning { text: text.into(), next: Vec::new() }
+    }
 }
 
 impl EventKind {
@@ -421,7 +436,7 @@ impl EventKind {
         let about = about.into();
         match notice {
             Notice::Info(text) => Self::Note { about, text },
-            Notice::Warning(text) => Self::Warning { about, text },
+            Notice::Warning { text, next } => Self::Warning { about, text, next },
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::dependencies::TaskLookup;
 use super::transition::TaskEdit;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::team::next::{Next, OrderForm};
 use crate::domain::text::json_document::Document;
 
 /// The record of an import: the plan's content for the task.
@@ -52,16 +53,15 @@ impl KeepReason {
         }
     }
 
-    /// Returns the commands that apply the plan's text.
-    pub fn hint(self, id: TaskId) -> String {
-        let id = id.0;
-        match self {
-            Self::Changed => {
-                format!("`brigade tasks rm {id}`, then import the plan again; or `brigade tasks update {id}`")
-            }
-            Self::InProgress => format!("`brigade tasks release {id} --force`, then import the plan again"),
-            Self::Completed => format!("`brigade tasks reopen {id}`, then import the plan again"),
-        }
+    /// Returns the steps after which the task has the plan's text.
+    pub fn next(self, id: TaskId) -> Vec<Next> {
+        let tasks = vec![id];
+        let order = match self {
+            Self::Changed => OrderForm::Delete { tasks },
+            Self::InProgress => OrderForm::Release { tasks, force: true },
+            Self::Completed => OrderForm::Reopen { tasks },
+        };
+        vec![order.into(), "then import the plan again, to use its text".into()]
     }
 }
 

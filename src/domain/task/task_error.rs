@@ -54,7 +54,7 @@ pub enum TaskError {
         by: String,
     },
     /// The requester may make this change only with force.
-    #[error("task {task} is held by {owner}: {} it with --force only", action.verb())]
+    #[error("task {task} is held by {owner}: {} it with force only", action.verb())]
     NeedsForce {
         /// The task.
         task: TaskId,
@@ -87,7 +87,7 @@ fn describe_not_holder(task: TaskId, owner: &str, by: &str) -> String {
 fn status_hint(action: Action, status: TaskStatus) -> &'static str {
     match action {
         _ if action.is_for_holder() && status == Pending => ", and this needs a task in progress; claim it first",
-        Action::Delete => ", a status of another program; --force deletes it",
+        Action::Delete => ", a status of another program; only force deletes it",
         _ if action.is_for_holder() => ", and this needs a task in progress",
         Action::Retry => ", and only a failed task can be retried",
         Action::Reopen => ", and only a completed task can be reopened",

@@ -15,7 +15,6 @@ use crate::domain::agent::permission::PermissionCall;
 use crate::domain::log::snapshot::is_default;
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::task::{Task, TaskId};
-use crate::domain::text::one_line;
 use crate::domain::time::UnixMs;
 
 /// Maximum size of a submitted plan, in bytes. A longer plan names a file that has the details.
@@ -139,11 +138,11 @@ impl Request {
         if self.call.is_some() { 2 * self.plan.len() } else { self.plan.len() }
     }
 
-    /// Returns the plan or the call on one line. A cut text ends with the command that shows all of it.
+    /// Returns the plan or the call on one line. A cut text ends with the size of the rest.
     pub fn line(&self) -> String {
         let RequestLine { text, hidden } = RequestLine::of(&self.plan);
         let Some(hidden) = hidden else { return text };
-        format!("{text} … {hidden}: `brigade {} show {}`", self.kind.noun(), one_line(&self.id))
+        format!("{text} … {hidden}")
     }
 
     /// Returns the digest of the member and its call. Another text or another argument changes it.
@@ -503,7 +502,7 @@ mod tests {
         assert_eq!(short.approved_digest(None), Ok(Some(short.digest())));
         let script = "make\n".repeat(82);
         let long = asked("ann", &script, 1);
-        let ending = "make … 62 more lines: `brigade permission show 4910291a`";
+        let ending = "make … 62 more lines";
         assert!(long.line().ends_with(ending), "{}", long.line());
         let others =
             [asked("bob", &script, 1), asked("ann", &script, 2), asked("ann", &script.replacen("make", "rm x", 1), 1)];

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use super::context::{Context, on_one_thread};
 use super::error::{CliError, CliResult};
 use super::surface::Surface;
+use crate::api::request::steps;
 use crate::api::trust::record_own;
 use crate::config::resolve::Resolved;
 use crate::config::{Config, TeamFlags};
@@ -133,7 +134,7 @@ pub(super) fn confirm_launch(context: &Context, question: &Question<'_>, plans: 
 /// # Errors
 /// The person does not agree. Then nothing was changed.
 pub(super) fn confirm_merge(context: &Context, team: &TeamSpec, trust: TrustFlag) -> CliResult<()> {
-    let (config, workspace) = (context.workspace.location.config()?, context.workspace.location.workspace()?);
+    let (config, workspace) = (context.workspace.location.config()?, context.workspace.folder()?);
     let resolved = config.team(team.name.as_str(), &TeamFlags::default())?;
     let list = ConsentList::of_settings(&config, &resolved, &workspace);
     let is_text = !context.output.json;
@@ -180,7 +181,7 @@ pub(super) fn confirm_call(context: &Context, request: &Request) -> CliResult<Op
     if ask_for_consent(context, "Allow this call? [y/N]")? {
         return Ok(Some(request.digest()));
     }
-    let [_, _, reject] = requests::commands(request, None);
+    let [_, _, reject] = steps(request, None);
     Err(CliError::refused("the call is not allowed: you did not answer yes").hint(hint![reject, " refuses it"]))
 }
 

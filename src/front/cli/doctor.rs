@@ -118,7 +118,7 @@ impl Doctor {
         let view = task::board(&context.workspace).await.ok();
         let mut findings = check_config(context, view.as_deref());
         findings.extend(check_variables(context));
-        match context.workspace.location.workspace() {
+        match context.workspace.folder() {
             Ok(workspace) => {
                 findings.extend(nesting_note(context, &workspace).map(|note| warn("workspace", note, NESTING_HINT)));
                 findings.extend(check_links(&workspace));
@@ -224,9 +224,7 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
         let text = format!("team {name}: its `command` is not run: you have not agreed to these settings yet");
         return vec![warn("agent", text, agree())];
     }
-    let (Ok(folder), Ok(sandbox)) =
-        (context.workspace.location.workspace(), context.workspace.location.sandbox(Some(spec)))
-    else {
+    let (Ok(folder), Ok(sandbox)) = (context.workspace.folder(), context.workspace.location.sandbox(Some(spec))) else {
         return Vec::new();
     };
     match providers::check_programs(members(), &sandbox, &folder) {
@@ -240,7 +238,7 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
-    let workspace = context.workspace.location.workspace().ok();
+    let workspace = context.workspace.folder().ok();
     let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
     check_branch(team, &branch, view)
 }
@@ -249,7 +247,7 @@ fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Ve
     match branch.check_launch().and_then(|()| branch.status(view)) {
         Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => problems
             .into_iter()
-            .map(|problem| warn("isolation", problem.reason, Hint::of_remedy(&problem.hint)))
+            .map(|problem| warn("isolation", problem.reason, Hint::of_steps(&problem.next).unwrap_or_default()))
             .collect(),
         Ok(status) => {
             let next = team_branch(&status).map(|text| format!("; {text}")).unwrap_or_default();
@@ -401,7 +399,7 @@ fn check_free_space(workspace: &Path, context: &Context) -> Finding {
 }
 
 fn check_confinement(context: &Context) -> Finding {
-    let sandbox = match context.workspace.location.workspace() {
+    let sandbox = match context.workspace.folder() {
         Ok(_) => context
             .workspace
             .location

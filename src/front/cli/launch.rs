@@ -185,7 +185,7 @@ impl LaunchArguments {
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime.is_cleanup())?;
-        let workspace = context.workspace.location.workspace()?;
+        let workspace = context.workspace.folder()?;
         let plans = read_plans(&resolved.spec.plans, &workspace, resolved.accepts_for_plan())?;
         // A pipe can be read only once.
         resolved.spec.plans.retain(|path| path.is_file());

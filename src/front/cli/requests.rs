@@ -235,10 +235,10 @@ pub(in crate::front) async fn show(
     let columns = output.columns;
     let renders_markdown = output.renders_markdown();
     let is_review = request.kind == RequestKind::Review;
-    let team = LeadStatus::of(&context.workspace).await.ok().and_then(|lead_status| lead_status.team);
+    let lead_status = LeadStatus::of(&context.workspace).await.unwrap_or_default();
     let mut answer = output.answer(&RequestView::of(request), || {
         let card = requests::card(request, now, columns, renders_markdown);
-        if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
+        if is_review { format!("{card}\n{}", changes(context, lead_status.team(), request, is_summary)) } else { card }
     })?;
     if is_review {
         answer =
@@ -277,6 +277,6 @@ pub(super) fn with_summary(context: &Context, is_summary: bool, changes: &Change
 
 /// The commands that show, approve and reject a request, each with its label. `digest` is that of the call, if it is shown.
 fn how_to_answer(request: &Request, digest: Option<&str>) -> [Hint; 3] {
-    let [show, approve, reject] = requests::commands(request, digest);
+    let [show, approve, reject] = request::steps(request, digest);
     [hint!["show:    ", show], hint!["approve: ", approve], hint!["reject:  ", reject]]
 }

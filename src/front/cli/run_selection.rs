@@ -81,7 +81,7 @@ mod tests {
     use crate::domain::log::event::{Event, EventKind, NewEvent};
 
     fn event(seq: u64, at: i64) -> Event {
-        NewEvent::from(EventKind::Warning { about: "test".into(), text: String::new() }).number(seq, UnixMs(at))
+        NewEvent::from(EventKind::Note { about: "test".into(), text: String::new() }).number(seq, UnixMs(at))
     }
 
     #[test]

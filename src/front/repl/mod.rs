@@ -56,8 +56,7 @@ impl Repl {
         let desired = LeadStatus::with_state(&self.context.workspace).await?.desired();
         let is_paused = desired == Some(Mode::Pause);
         let empty_line = Arc::new(Mutex::new(EmptyLine { is_paused, ..EmptyLine::default() }));
-        let history =
-            self.context.workspace.location.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
+        let history = self.context.workspace.folder()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
         save_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&empty_line), &self.context)?;
         run_output.show_on(screen.clone());

@@ -6,7 +6,6 @@ use anstyle::Style;
 
 use crate::api::next::{Digest, Launch, Next, OrderForm, TaskChange};
 use crate::api::question::Question;
-use crate::domain::git::remedy::Remedy;
 use crate::domain::task::TaskId;
 use crate::domain::team::approval::RequestKind;
 use crate::domain::team::state::Mode;
@@ -67,6 +66,10 @@ impl Commands {
             Command::Step(Next::Order(OrderForm::Send { to })) if *self == Self::Repl => {
                 return format!("`@{} TEXT`", to.as_deref().map_or("NAME".into(), shell_word));
             }
+            Command::Step(Next::Order(OrderForm::AsHolder { by, attempt })) => {
+                return format!("add `--as {} --attempt {attempt}`", shell_word(&by));
+            }
+            Command::Step(Next::Order(OrderForm::WithForce)) => return "add `--force` as a person".to_owned(),
             Command::Step(Next::Question(question)) => question_words(&question),
             Command::Step(Next::Order(order)) => order_words(&order),
             Command::Step(Next::Launch(launch)) => launch_words(&launch),
@@ -148,6 +151,9 @@ fn order_words(order: &OrderForm) -> String {
         }
         OrderForm::SetMode { mode } => format!("state {mode}"),
         OrderForm::Stop { now } => if *now { "stop --now" } else { "stop" }.to_owned(),
+        OrderForm::EndSession => "quit".to_owned(),
+        // They are no commands, but options of the refused one.
+        OrderForm::AsHolder { .. } | OrderForm::WithForce => String::new(),
         OrderForm::Merge => "merge".to_owned(),
         OrderForm::MergeTaken { team } => format!("merge --taken {}", shell_word(team)),
         OrderForm::ResetCost => "cost --reset".to_owned(),
@@ -261,23 +267,22 @@ impl<T: Into<Hint>> std::ops::AddAssign<T> for Hint {
 }
 
 impl Hint {
-    /// The next steps of a refusal: what each does, where its words do not say it.
+    /// The next steps: what each does, where its words do not say it.
     pub fn of_steps(steps: &[Next]) -> Option<Self> {
         let mut steps = steps.iter();
         let mut last = steps.next()?;
         let mut hint = described(last);
         for step in steps {
             let is_outside = |step: &Next| matches!(step, Next::Outside { .. });
-            hint += if is_outside(last) || is_outside(step) { "; " } else { ", " };
+            hint += match step {
+                Next::Order(OrderForm::WithForce) => ", or ",
+                _ if is_outside(last) || is_outside(step) => "; ",
+                _ => ", ",
+            };
             hint += described(step);
             last = step;
         }
         Some(hint)
-    }
-
-    /// The next steps after git refused something.
-    pub fn of_remedy(remedy: &Remedy) -> Self {
-        Self::of_steps(&Next::of_remedy(remedy)).unwrap_or_default()
     }
 
     /// The steps that its commands are.
@@ -307,6 +312,12 @@ impl fmt::Display for Hint {
     }
 }
 
+/// A warning of the event log, with its next steps as in a shell in the workspace.
+pub fn warning(about: &str, text: &str, next: &[Next]) -> String {
+    let hint = Hint::of_steps(next).map(|steps| format!(". hint: {steps}")).unwrap_or_default();
+    format!("warning: {about}: {text}{hint}")
+}
+
 /// A step of a refusal, with its effect.
 fn described(step: &Next) -> Hint {
     let (before, after) = match step {
@@ -326,7 +337,7 @@ fn described(step: &Next) -> Hint {
         Next::Order(OrderForm::Send { to: Some(_) }) => ("to write to it: ", ""),
         Next::Order(OrderForm::SetMode { mode: Mode::Pause }) => ("", " pauses the team on any machine"),
         Next::Order(OrderForm::Stop { now: true }) => ("", " does not wait for running turns"),
-        Next::Order(OrderForm::Stop { now: false }) => ("", " stops the team"),
+        Next::Order(OrderForm::Stop { now: false } | OrderForm::EndSession) => ("", " stops the team"),
         Next::Order(OrderForm::Merge) => ("", " takes it over"),
         Next::Order(OrderForm::MergeTaken { .. }) => ("if your branch has this work already, in another form: ", ""),
         Next::Launch(Launch::Run { team: None }) => ("", " continues the work"),

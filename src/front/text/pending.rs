@@ -23,12 +23,17 @@ pub struct PendingNotes {
     /// The things that wait for an answer.
     #[serde(flatten)]
     pub waiting: PendingView,
-    /// The commands that take the merged work over.
+    /// The commands that take the merged work over; `waiting.next` has them too.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub team_branch: Option<Hint>,
 }
 
 impl PendingNotes {
+    pub fn of(mut waiting: PendingView, team_branch: Option<&TeamBranchStatus>) -> Self {
+        waiting.next.extend(team_branch.iter().flat_map(|status| status.next()));
+        Self { waiting, team_branch: team_branch.and_then(self::team_branch) }
+    }
+
     pub fn is_nothing(&self) -> bool {
         self.waiting.is_nothing() && self.team_branch.is_none()
     }
@@ -85,7 +90,8 @@ pub fn team_branch(status: &TeamBranchStatus) -> Option<Hint> {
         let (branch, name) = (one_line(branch.short()), shell_word(name_in_commands));
         hint![format!("{commits} on {branch} to take over: `git merge {name}`, or "), OrderForm::Merge]
     });
-    let problems =
-        problems.iter().map(|problem| hint!["Note: ", problem.reason.as_str(), ". ", Hint::of_remedy(&problem.hint)]);
+    let problems = problems.iter().map(|problem| {
+        hint!["Note: ", problem.reason.as_str(), ". ", Hint::of_steps(&problem.next).unwrap_or_default()]
+    });
     take_over.into_iter().chain(problems).reduce(|all, problem| hint![all, ". ", problem])
 }

@@ -76,6 +76,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
         fallback: None,
     };
     TeamView {
+        next: Vec::new(),
         team: name.to_owned(),
         state: TeamState {
             desired: replay.team.desired,

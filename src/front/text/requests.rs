@@ -5,8 +5,8 @@ use super::lines::{ago, chunks, indented};
 use super::markdown;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
-use crate::api::next::Digest;
-use crate::api::{Next, OrderForm, Question};
+use crate::api::Question;
+use crate::api::request::steps;
 use crate::domain::task::verify_run::VerifyRun;
 use crate::domain::team::approval::{Request, RequestKind, WorkReport};
 use crate::domain::team::name::HUMAN;
@@ -160,25 +160,9 @@ pub fn waits_for(request: &Request) -> String {
     }
 }
 
-/// Returns the steps that show, approve and reject a request. The approval of a cut call needs its digest: `digest`, if it was shown.
-pub fn commands(request: &Request, digest: Option<&str>) -> [Next; 3] {
-    let (kind, id) = (request.kind, &request.id);
-    let is_cut = request.approved_digest(None).is_err();
-    let digest = match digest {
-        _ if !is_cut => Digest::NotNeeded,
-        Some(digest) => Digest::Shown(digest.to_owned()),
-        None => Digest::Open,
-    };
-    [
-        Question::Request { kind, id: Some(id.clone()) }.into(),
-        OrderForm::Approve { kind, id: id.clone(), digest }.into(),
-        OrderForm::Reject { kind, id: id.clone(), with_feedback: true }.into(),
-    ]
-}
-
 /// Returns the commands that answer a request.
 pub fn how_to_answer(request: &Request) -> Hint {
-    let [show, approve, reject] = commands(request, None);
+    let [show, approve, reject] = steps(request, None);
     let is_cut = request.approved_digest(None).is_err();
     let show = if is_cut { hint![show, " shows the rest and the digest; then "] } else { Hint::default() };
     let is_permission = request.kind == RequestKind::Permission;

@@ -13,7 +13,7 @@ mod tests {
 
     use super::*;
     use crate::api::run_summary::{RunSummary, RunUsage, RunView};
-    use crate::domain::log::event::{Event, EventKind, GoalCheck, NewEvent};
+    use crate::domain::log::event::{Event, EventKind, GoalCheck, NewEvent, Notice};
     use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
     use crate::domain::team::name::LEAD;
     use crate::domain::time::UnixMs;
@@ -130,8 +130,7 @@ mod tests {
             kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
             render(&outcome(summary.view("t", &BoardView::default())), &place, 200)
         };
-        let refused =
-            || EventKind::Warning { about: LEAD.into(), text: "its model: Connection refused; asked again".into() };
+        let refused = || EventKind::of_notice(LEAD, Notice::warning("its model: Connection refused; asked again"));
         let said = || EventKind::Said { teammate: LEAD.into(), task: None, text: "Which database?".into() };
         assert!(closing(vec![refused()], false).contains("The board has no tasks."));
         assert!(closing(vec![], true).contains("The lead created no tasks for the goal."));

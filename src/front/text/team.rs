@@ -162,6 +162,7 @@ mod tests {
             process: TeamProcess { running: true, pid: Some(4021), health: None },
             lead: None,
             members: vec![alice, bob],
+            next: Vec::new(),
         };
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 100)).to_string());
         let narrow = anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 40)).to_string();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 
+use super::commands::warning;
 use super::lines::ago;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
 use crate::domain::log::event::{ClaimSnapshot, Event, EventKind, InvalidFileSnapshot};
@@ -286,7 +287,7 @@ impl Timeline {
             }
             EventKind::BudgetLow { limit, spent } => line(TEAM, format!("{spent} of {limit} used"), WARN),
             EventKind::BudgetSpent { limit, spent, teammate } => budget_spent(teammate.as_deref(), limit, spent),
-            EventKind::Warning { about, text } => folded(TEAM, format!("warning: {about}: {text}"), WARN),
+            EventKind::Warning { about, text, next } => folded(TEAM, warning(about, text, next), WARN),
             EventKind::Note { about, text } => line(TEAM, format!("{about}: {text}"), GOOD),
             // Created tasks and stopped teammates get their lines as a batch, all others none.
             _ => return None,
@@ -350,7 +351,7 @@ fn actor(by: &str) -> &str {
     if by == UNKNOWN_ACTOR { OUTSIDE } else { by }
 }
 
-/// Messages to the person and requests are shown to their end, which can name the command that shows the rest.
+/// Messages to the person and requests are shown to their end.
 fn message_sent<'a>(from: &'a str, to: &str, about: &str, is_request: bool) -> Entry<'a> {
     let text = format!("to {to}: {about}");
     if to == HUMAN || is_request { folded(from, text, PLAIN) } else { line(from, text, PLAIN) }
@@ -422,12 +423,8 @@ fn task_failed<'a>(
         Some(by) => folded(by, format!("fails {task} of {teammate}: {reason}"), BAD),
         None => {
             let has_other_attempts = failures > 0 && failures != attempt;
-            let after = if has_other_attempts {
-                count(failures as usize, "failed attempt")
-            } else {
-                count(attempt as usize, "attempt")
-            };
-            folded(teammate, format!("{task} failed after {after}: {reason}"), BAD)
+            let (number, noun) = if has_other_attempts { (failures, "failed attempt") } else { (attempt, "attempt") };
+            folded(teammate, format!("{task} failed after {}: {reason}", count(number as usize, noun)), BAD)
         }
     }
 }
@@ -481,7 +478,7 @@ fn tool_failed<'a>(teammate: &'a str, tool: &str, not_made: bool, ms: u64, reaso
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::log::event::NewEvent;
+    use crate::domain::log::event::{NewEvent, Notice};
     use crate::domain::log::snapshot::TaskSnapshot;
     use crate::front::text::lines::width;
     use proptest::prelude::*;
@@ -572,7 +569,7 @@ mod tests {
             switched(&alice, "m-2 of ollama", "m-1 of openai", None),
             EventKind::TaskChanged { task: TaskId(14), status: "pending".into(), by: "human".into() },
             EventKind::TaskChanged { task: TaskId(12), status: "pending".into(), by: "human".into() },
-            EventKind::Warning { about: "disk".into(), text: "nearly full".into() },
+            EventKind::of_notice("disk", Notice::warning("nearly full")),
             EventKind::ModeChanged { desired: Mode::Pause, current: Mode::RunOnce, note: String::new() },
             EventKind::TeammateStopped { teammate: alice, reason: String::new(), is_dead: false },
             EventKind::TeammateStopped { teammate: bob, reason: String::new(), is_dead: false },

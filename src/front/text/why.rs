@@ -153,7 +153,7 @@ fn waiting_request(request: &Request) -> String {
 
 /// Returns the commands that answer the request, one on each line.
 fn commands_for(request: &Request) -> Hint {
-    let [show, approve, reject] = super::requests::commands(request, None);
+    let [show, approve, reject] = crate::api::request::steps(request, None);
     hint![show, "\n", approve, "\n", reject]
 }
 

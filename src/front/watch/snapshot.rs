@@ -99,7 +99,7 @@ impl Snapshot {
             tasks::list(board_tasks.iter().copied(), &load_context(&context.workspace, board).await?, list_columns);
         let task = |task: &&Task| Item::Task(task.id, task.owner.clone());
         let team = &status.team;
-        let killed = killed_team_note(context, team, board).await.map(|note| context.hint(note));
+        let killed = killed_team_note(&status).map(|note| context.hint(note));
         let rows: Vec<MemberView> = team.rows().cloned().collect();
         let mut names: Vec<Item> = rows.iter().map(|member| Item::Member(member.name.clone())).collect();
         let mut member_table = members(team, now).render(list_columns);

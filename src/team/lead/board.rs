@@ -91,9 +91,11 @@ impl BoardWatch {
     /// Returns a sentence that names the tasks whose file is invalid.
     pub async fn invalid_text(&self, stores: &Stores) -> Option<String> {
         let invalid = stores.board.invalid_tasks(&self.view).await.unwrap_or_default();
-        let first = invalid.keys().next()?;
+        if invalid.is_empty() {
+            return None;
+        }
         let names = join_up_to(invalid.iter().map(|(id, place)| format!("{id} ({place})")), NAMED_MAX);
-        Some(format!("Tasks with an invalid file: {names}. `brigade why {}` says more.", first.0))
+        Some(format!("Tasks with an invalid file: {names}."))
     }
 
     /// Returns true if `owner` has lost this claim.

@@ -364,7 +364,7 @@ impl Lead {
         if names.is_empty() || self.steering.desired == Mode::Pause {
             return None;
         }
-        Some(format!("Mail was not read: `brigade inbox {}`.", names.join(", ")))
+        Some(format!("Mail of {} was not read.", names.join(", ")))
     }
 
     /// Ends the team once the budget is spent: nothing new starts, and open requests get their answers, because they are paid for. A later

@@ -113,7 +113,7 @@ fn next_start(next: NextStart) -> &'static str {
 /// The state as the answer, after the person has set it or not.
 pub async fn state(context: &Context, state: SharedState, is_set: bool) -> CliResult<CommandAnswer> {
     let lead_status = LeadStatus::with_state(&context.workspace).await.unwrap_or_default();
-    let is_running = lead_status.team.is_some();
+    let is_running = lead_status.lead.is_some();
     let waiting_for = if is_running { state.waiting_for() } else { None };
     let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
     let text = || process_line(context, &lead_status) + &state_text(&state) + &waiting.unwrap_or_default();

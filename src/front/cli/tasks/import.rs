@@ -1,7 +1,7 @@
 //! `brigade tasks import`.
 
 use crate::api::OrderForm;
-use crate::front::text::commands::hint;
+use crate::front::text::commands::{Hint, hint};
 use std::path::PathBuf;
 
 use crate::api::task::{self, document};
@@ -44,7 +44,7 @@ impl Import {
         let answer = answer.notes(waiting_notes(context, imported).await);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = warning(&one_line(&difference.text));
-            answer.note(text).note(format!("  → {}", one_line(&difference.hint)))
+            answer.note(text).notes(Hint::of_steps(&difference.next).map(|steps| hint!["  → ", steps]))
         }))
     }
 }

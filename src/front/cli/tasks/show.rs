@@ -32,7 +32,7 @@ impl Show {
             shown.push(task::find(&context.workspace, *id).await?);
         }
         let view = task::board(&context.workspace).await?;
-        let workspace = context.workspace.location.workspace()?;
+        let workspace = context.workspace.folder()?;
         let task_context = task::load_context(&context.workspace, &view).await?;
         let approvals = approvals(&context.workspace).await?;
         outcome::tasks_answer(context, &shown, self.ids.len() > 1, || {

@@ -4,10 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::question::Question;
-use crate::domain::git::remedy::{Remedy, RemedyStep};
+use super::request_kind::RequestKind;
+use super::state::Mode;
 use crate::domain::task::TaskId;
-use crate::domain::team::approval::RequestKind;
-use crate::domain::team::state::Mode;
 
 /// A next step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,6 +47,15 @@ pub enum OrderForm {
         /// True to override their holders.
         force: bool,
     },
+    /// The refused order, given as the holder of its task.
+    AsHolder {
+        /// The name of the holder.
+        by: String,
+        /// The attempt of its claim.
+        attempt: u32,
+    },
+    /// The refused order, given with force as a person.
+    WithForce,
     /// Completes a claimed task.
     Complete {
         /// The task.
@@ -122,6 +130,8 @@ pub enum OrderForm {
         /// True to end the running turns.
         now: bool,
     },
+    /// Ends an interactive session, which stops its team.
+    EndSession,
     /// Takes the work of the team branch over.
     Merge,
     /// Records that the person's branch has the work of a team already, in another form.
@@ -183,25 +193,13 @@ pub enum Launch {
     Mcp,
 }
 
-impl Next {
-    /// The next steps after git refused something.
-    pub fn of_remedy(remedy: &Remedy) -> Vec<Self> {
-        let step = |step: &RemedyStep| -> Vec<Self> {
-            match step {
-                RemedyStep::Outside(step) => vec![step.as_str().into()],
-                RemedyStep::Launch(team) => {
-                    vec!["a launch creates it from your branch".into(), Launch::Run { team: Some(team.clone()) }.into()]
-                }
-                RemedyStep::TakeOver => vec![OrderForm::Merge.into()],
-                RemedyStep::RecordTaken(team) => vec![OrderForm::MergeTaken { team: team.clone() }.into()],
-                RemedyStep::Reopen(tasks) => vec![
-                    "the commits of some do not exist any more".into(),
-                    OrderForm::Reopen { tasks: tasks.clone() }.into(),
-                ],
-            }
-        };
-        remedy.0.iter().flat_map(step).collect()
-    }
+/// The steps outside of Brigade, for the display of an error.
+pub fn outside_text(steps: &[Next]) -> String {
+    let outside = |step: &Next| match step {
+        Next::Outside { outside } => Some(outside.clone()),
+        _ => None,
+    };
+    steps.iter().filter_map(outside).collect::<Vec<_>>().join("; ")
 }
 
 impl From<Question> for Next {

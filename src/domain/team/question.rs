@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::request_kind::RequestKind;
 use crate::domain::task::TaskId;
-use crate::domain::team::approval::RequestKind;
 
 /// A question about a workspace. An argument that is `None` is open where the question needs it: the person chooses it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
