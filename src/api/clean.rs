@@ -19,7 +19,6 @@ use crate::git::leftovers::KeptOptions;
 pub use crate::git::leftovers::{KeptAttempt, KeptWorktree, Leftover};
 pub use crate::git::set_aside::TakenCommits;
 use crate::git::{DriverOptions, GitRepository};
-use crate::sandbox::filter::own_program_path;
 use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
@@ -233,7 +232,7 @@ fn old_files(folder: &Path, live_workers: &[String], selection: Selection) -> Ve
 /// The options for the inspection of worktrees that are kept.
 fn kept_options(workspace: &Workspace) -> ApiResult<KeptOptions> {
     let sandbox = workspace.location.sandbox(None)?;
-    let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
+    let drivers = DriverOptions::of_launch(sandbox);
     Ok(KeptOptions { drivers, control_files: workspace.location.control_files(&[])? })
 }
 

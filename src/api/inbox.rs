@@ -11,9 +11,9 @@ use crate::domain::agent::transcript::{Block, MessageRecord, Record, Role, Trans
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::{HUMAN, Name};
-use crate::domain::team::pending_questions::{Question, Questions};
+use crate::domain::team::pending_questions::Questions;
 use crate::ports::{Delivery, StoreError, Stores};
-use crate::service::pending::{PendingForPerson, new_mail};
+use crate::service::pending::new_mail;
 use crate::stores::workspace::OpenMode;
 
 /// The most messages that [`last_read`] returns.
@@ -122,14 +122,6 @@ pub async fn last_read(workspace: &Workspace) -> ApiResult<Vec<Message>> {
     let mut messages: Vec<Message> = contents.flatten().filter_map(text_of).collect();
     messages.drain(..messages.len().saturating_sub(READ_MESSAGES_MAX));
     Ok(messages)
-}
-
-/// Returns the questions that wait for the person's answer.
-///
-/// # Errors
-/// The workspace cannot be read.
-pub async fn open_questions(workspace: &Workspace) -> ApiResult<Vec<Question>> {
-    Ok(PendingForPerson::of(&workspace.stores(OpenMode::ReadOnly).await?).await?.questions)
 }
 
 /// A message and the request that it makes or answers.

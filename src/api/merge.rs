@@ -21,7 +21,6 @@ pub use crate::git::take_over::{TakeOver, TeamBranchStatus};
 use crate::git::{DriverOptions, GitRepository};
 use crate::ports::{BoardView, RecordedMerge};
 use crate::sandbox::Sandbox;
-use crate::sandbox::filter::own_program_path;
 use crate::stores::workspace::OpenMode;
 
 /// The work of a team that was taken over.
@@ -103,7 +102,7 @@ impl TeamBranch {
     /// # Errors
     /// The repository cannot be used.
     pub fn uncommitted(&self, sandbox: Sandbox) -> ApiResult<Vec<PathBuf>> {
-        Ok(GitRepository::uncommitted(&self.folder, drivers(sandbox))?)
+        Ok(GitRepository::uncommitted(&self.folder, DriverOptions::of_launch(sandbox))?)
     }
 
     /// The state of the branch. With a view of the board, the branch should have the merges that the board records.
@@ -133,7 +132,7 @@ impl TeamBranch {
     /// # Errors
     /// Git cannot merge, or the workspace cannot be used.
     pub async fn take_over(&self, workspace: &Workspace) -> ApiResult<Merged> {
-        let drivers = drivers(workspace.location.sandbox(Some(&self.team))?);
+        let drivers = DriverOptions::of_launch(workspace.location.sandbox(Some(&self.team))?);
         // Without the board, only the text about a deleted branch is shorter.
         let board = workspace.board(OpenMode::ReadOnly).await?;
         let recorded = board.view().await.map(|view| recorded_merges(&view)).unwrap_or_default();
@@ -152,7 +151,7 @@ impl TeamBranch {
     /// # Errors
     /// A team runs, the branch is one of the person, or the workspace cannot be used.
     pub async fn set_aside(&self, workspace: &Workspace) -> ApiResult<SetAside> {
-        let drivers = drivers(workspace.location.sandbox(Some(&self.team))?);
+        let drivers = DriverOptions::of_launch(workspace.location.sandbox(Some(&self.team))?);
         LeadStatus::of(workspace).await?.refuse_if_running("set the team branch aside")?;
         if self.team.merge_into.is_some() {
             let branch = self.team.target_branch();
@@ -172,10 +171,6 @@ impl TeamBranch {
         let changes = notices.into_iter().map(text).collect();
         Ok(SetAside { team: self.team.name.clone(), branch: self.team.target_branch(), changes })
     }
-}
-
-fn drivers(sandbox: Sandbox) -> DriverOptions {
-    DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) }
 }
 
 fn recorded_merges(view: &BoardView) -> Vec<RecordedMerge> {

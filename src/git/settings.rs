@@ -22,7 +22,7 @@ use crate::domain::agent::access::PathRule;
 use crate::domain::git::worktree_name::WORKTREES_FOLDER;
 use crate::platform::stamp_of;
 use crate::ports::RepositoryError;
-use crate::sandbox::filter::DriverSandbox;
+use crate::sandbox::filter::{DriverSandbox, own_program_path};
 use crate::sandbox::{Level, Sandbox};
 use crate::stores::fs::FileStamp;
 
@@ -59,6 +59,13 @@ pub struct DriverOptions {
     pub program: Option<PathBuf>,
     /// The sandbox of the launch.
     pub launch_sandbox: Option<Sandbox>,
+}
+
+impl DriverOptions {
+    /// The drivers of this program, in the sandbox of a launch.
+    pub fn of_launch(sandbox: Sandbox) -> Self {
+        Self { program: own_program_path(), launch_sandbox: Some(sandbox) }
+    }
 }
 
 /// The settings of the person's checkout, for all places too.

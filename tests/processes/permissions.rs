@@ -54,11 +54,15 @@ fn call_waits_for_permission_of_person() {
     let call = json!({ "tool": "bash", "kind": "command", "subject": "touch made" });
     assert_eq!(request["call"], call);
     assert!(!workspace.join("made").exists());
+    let show = json!({ "question": "request", "kind": "permission", "id": id(&request) });
+    let approve = json!({ "order": "approve", "kind": "permission", "id": id(&request), "digest": "not_needed" });
+    assert_eq!((&request["next"][0], &request["next"][1]), (&show, &approve));
     wait_until("the team shows what it waits for", || {
         let team = workspace.json(&["team"]);
         let wait = json!({ "kind": "permission", "id": id(&request) });
         let text = format!("a person (permission {})", id(&request));
-        team["for_you"] == 1 && team["members"][0]["wait"] == wait && team["members"][0]["waiting_for"] == text
+        let member = &team["members"][0];
+        team["for_you"] == 1 && team["next"][0] == show && member["wait"] == wait && member["waiting_for"] == text
     });
     let made = workspace.json(&["log", "--kind", "request_made"]);
     assert_eq!((&made[0]["call"], &made[0]["request"]), (&call, &request["id"]));

@@ -77,8 +77,10 @@ impl ActingAs {
                 (Refusal::invalid(format!("cannot {verb} {id}: {owner} holds it without a claim")), None)
             }
             _ => {
-                let refusal =
-                    Refusal::invalid(format!("cannot {verb} {id}: {owner} holds it in attempt {}", task.attempt));
+                let refusal = Refusal::invalid(format!(
+                    "cannot {verb} {id}: {owner} holds it in attempt {}, and must name both",
+                    task.attempt
+                ));
                 (refusal, Some(OrderForm::AsHolder { by: owner, attempt: task.attempt }))
             }
         };

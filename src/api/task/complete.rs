@@ -26,7 +26,6 @@ use crate::git::DriverOptions;
 use crate::git::inspection::GitWorkInspector;
 use crate::ports::{StoreError, StoreResult, Stores, UnmergedWork, WorkInspector};
 use crate::process::command::{CommandContext, CommandRegistry};
-use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
 use crate::service::review::{ReviewCandidate, choose_reviewer};
@@ -120,10 +119,7 @@ fn work_inspector(workspace: &Workspace, team: &TeamSpec) -> ApiResult<GitWorkIn
         workspace: workspace.folder()?,
         team: team.name.to_string(),
         target: team.target_branch(),
-        drivers: DriverOptions {
-            program: own_program_path(),
-            launch_sandbox: Some(workspace.location.sandbox(Some(team))?),
-        },
+        drivers: DriverOptions::of_launch(workspace.location.sandbox(Some(team))?),
     })
 }
 

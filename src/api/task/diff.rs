@@ -8,8 +8,6 @@ use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::worktree_name::{WorktreeName, team_branch};
 use crate::domain::task::{Task, TaskStatus};
 use crate::git::{DriverOptions, GitRepository};
-use crate::sandbox::Sandbox;
-use crate::sandbox::filter::own_program_path;
 
 /// The changes of a task, or the work under a review. Each read calls git again.
 #[derive(Debug, Clone)]
@@ -25,7 +23,7 @@ enum Source {
     /// The work under review is this commit.
     Review { target: Option<BranchName>, commit: String },
     /// The state of a worktree, with changes that are not committed yet.
-    Worktree { folder: String, target: Option<BranchName>, sandbox: Box<Sandbox> },
+    Worktree { folder: String, target: Option<BranchName>, drivers: Box<DriverOptions> },
 }
 
 impl Changes {
@@ -49,10 +47,10 @@ impl Changes {
             return Err(Refusal::refused(format!("{} has no diff: it has no worktree and no commit", task.id))
                 .next("only tasks of a team with `isolation = \"worktree\"` have one, once they are worked on"));
         };
-        let sandbox = Box::new(workspace.location.sandbox(None)?);
+        let drivers = Box::new(DriverOptions::of_launch(workspace.location.sandbox(None)?));
         // The config may have other teams by now.
         let target = target_branch(workspace, Some(&team));
-        Ok(of(Source::Worktree { folder: worktree, target, sandbox }))
+        Ok(of(Source::Worktree { folder: worktree, target, drivers }))
     }
 
     /// Returns the changes up to `commit`, the work under review in this team.
@@ -87,8 +85,8 @@ impl Changes {
             Source::Review { target, commit } => {
                 GitRepository::review_diff(workspace, target.as_ref(), commit, summary_columns)?
             }
-            Source::Worktree { folder, target, sandbox } => {
-                GitRepository::worktree_diff(workspace, folder, target.as_ref(), summary_columns, drivers(sandbox))?
+            Source::Worktree { folder, target, drivers } => {
+                GitRepository::worktree_diff(workspace, folder, target.as_ref(), summary_columns, (**drivers).clone())?
             }
         })
     }
@@ -99,16 +97,12 @@ impl Changes {
     /// Git fails.
     pub fn new_files(&self) -> ApiResult<Vec<String>> {
         match &self.source {
-            Source::Worktree { folder, sandbox, .. } => {
-                Ok(GitRepository::untracked_files(&self.workspace, folder, drivers(sandbox))?)
+            Source::Worktree { folder, drivers, .. } => {
+                Ok(GitRepository::untracked_files(&self.workspace, folder, (**drivers).clone())?)
             }
             _ => Ok(Vec::new()),
         }
     }
-}
-
-fn drivers(sandbox: &Sandbox) -> DriverOptions {
-    DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox.clone()) }
 }
 
 /// The branch that the work of the team, or of the config's only team, goes into.

@@ -8,7 +8,7 @@ use super::output::CommandAnswer;
 use super::reminders::Reminder;
 use crate::api::inbox::{self, MessageView, UnreadMail};
 use crate::api::request::approvals;
-use crate::api::{OrderForm, Question as ApiQuestion};
+use crate::api::{OrderForm, Question as ApiQuestion, pending};
 use crate::domain::team::approval::{Approvals, Request, RequestKind};
 use crate::domain::team::message::{Message, MessageType};
 use crate::domain::team::name::HUMAN;
@@ -76,7 +76,7 @@ impl Inbox {
             if !is_yours {
                 return Ok(answer.note(paint(DIM, &format!("no mail waits for {}", one_line(&self.name)))));
             }
-            return Ok(without_new_mail(context, &inbox::open_questions(workspace).await?, answer));
+            return Ok(without_new_mail(context, &pending::waiting(workspace).await?.questions, answer));
         }
         if self.take {
             // Mail is marked as read only after it was printed.

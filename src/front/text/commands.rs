@@ -372,6 +372,15 @@ mod tests {
     }
 
     #[test]
+    fn refused_order_is_given_by_holder_or_with_force() {
+        let holder = Next::from(OrderForm::AsHolder { by: "ada".into(), attempt: 2 });
+        let text = |steps: &[Next]| Hint::of_steps(steps).unwrap().to_string();
+        let with_force = Next::from(OrderForm::WithForce);
+        assert_eq!(text(std::slice::from_ref(&with_force)), "add `--force` as a person");
+        assert_eq!(text(&[holder, with_force]), "add `--as ada --attempt 2`, or add `--force` as a person");
+    }
+
+    #[test]
     fn repl_command_gets_slash_or_at() {
         let approve =
             OrderForm::Approve { kind: RequestKind::PlanApproval, id: "9b".into(), digest: Digest::NotNeeded };
@@ -380,6 +389,7 @@ mod tests {
             (OrderForm::Send { to: Some("ada".into()) }.into(), "`@ada TEXT`"),
             (Question::Why { task: None }.into(), "`/why ID`"),
             (line("send --help"), "`/send --help`"),
+            (OrderForm::EndSession.into(), "`/quit`"),
             (Launch::Up { team: None }.into(), "`brigade up`"),
         ] {
             assert_eq!(Commands::Repl.typed(command), typed);
