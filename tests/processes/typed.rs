@@ -37,7 +37,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("tasks show 99999999999999999999", 2, &["99999999999999999999", "#3"]),
     ("tasks add", 2, &["SUBJECT"]),
     ("tasks add ''", 2, &["subject"]),
-    ("tasks add x --after 77", 1, &["#77", "--after"]),
+    ("tasks add x --after 77", 1, &["#77", "numbers"]),
     ("tasks add x --after foo", 2, &["foo", "#3"]),
     ("tasks add x --priority high", 2, &["high", "whole number"]),
     ("tasks add x --max-attempts 0", 2, &["0", "max-attempts"]),
