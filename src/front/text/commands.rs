@@ -69,6 +69,7 @@ impl Commands {
             Command::Step(Next::Order(OrderForm::AsHolder { by, attempt })) => {
                 return format!("add `--as {} --attempt {attempt}`", shell_word(&by));
             }
+            Command::Step(Next::Order(OrderForm::EndSession)) => return "`/quit`".to_owned(),
             Command::Step(Next::Order(OrderForm::WithForce)) => return "add `--force` as a person".to_owned(),
             Command::Step(Next::Question(question)) => question_words(&question),
             Command::Step(Next::Order(order)) => order_words(&order),
@@ -151,9 +152,8 @@ fn order_words(order: &OrderForm) -> String {
         }
         OrderForm::SetMode { mode } => format!("state {mode}"),
         OrderForm::Stop { now } => if *now { "stop --now" } else { "stop" }.to_owned(),
-        OrderForm::EndSession => "quit".to_owned(),
-        // They are no commands, but options of the refused one.
-        OrderForm::AsHolder { .. } | OrderForm::WithForce => String::new(),
+        // They are options of a refused command, and a word of a session.
+        OrderForm::AsHolder { .. } | OrderForm::WithForce | OrderForm::EndSession => String::new(),
         OrderForm::Merge => "merge".to_owned(),
         OrderForm::MergeTaken { team } => format!("merge --taken {}", shell_word(team)),
         OrderForm::ResetCost => "cost --reset".to_owned(),
