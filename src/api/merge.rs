@@ -17,6 +17,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team::name::Name;
 use crate::domain::team::team_spec::{Isolation, TeamSpec};
 use crate::domain::text::one_line;
+pub use crate::git::drivers::MissingDriver;
 pub use crate::git::take_over::{TakeOver, TeamBranchStatus};
 use crate::git::{DriverOptions, GitRepository};
 use crate::ports::{BoardView, RecordedMerge};
@@ -103,6 +104,14 @@ impl TeamBranch {
     /// The repository cannot be used.
     pub fn uncommitted(&self, sandbox: Sandbox) -> ApiResult<Vec<PathBuf>> {
         Ok(GitRepository::uncommitted(&self.folder, DriverOptions::of_launch(sandbox))?)
+    }
+
+    /// The drivers of tracked files whose programs are missing.
+    ///
+    /// # Errors
+    /// The repository cannot be used.
+    pub fn missing_drivers(&self) -> ApiResult<Vec<MissingDriver>> {
+        Ok(GitRepository::missing_drivers(&self.folder)?)
     }
 
     /// The state of the branch. With a view of the board, the branch should have the merges that the board records.

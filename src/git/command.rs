@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::pipes::find_pipe;
+use super::pipes::{find_pipe, folders_of};
 use super::settings::{Settings, Variables};
 use super::signing::signing_environment;
 use crate::platform::processes::{self, Signal};
@@ -214,7 +214,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// The environment of every call, fixed at the first call.
-fn environment() -> &'static [(OsString, OsString)] {
+pub(super) fn environment() -> &'static [(OsString, OsString)] {
     static ENVIRONMENT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| {
         let is_inherited = |name: &OsString| {
@@ -318,6 +318,18 @@ impl GitCommand<'_> {
         Ok(command)
     }
 
+    /// A pipe that this call may be waiting for.
+    fn pipe(&self) -> Option<PathBuf> {
+        match (self.at, &self.folder) {
+            (Some(at), _) => find_pipe(&[at.git_dir.clone(), at.common_dir.clone()], Some(&at.work_tree)),
+            (None, Some(folder)) => {
+                let (git_folder, top) = folders_of(folder);
+                find_pipe(&[git_folder], Some(&top))
+            }
+            (None, None) => find_pipe(&[], None),
+        }
+    }
+
     /// Runs git, with any exit code.
     ///
     /// # Errors
@@ -393,7 +405,7 @@ impl GitCommand<'_> {
         let mut time = PIPE_SEARCH_DELAY;
         while end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
             let waited = started_at.elapsed();
-            let reason = match self.at.and_then(find_pipe) {
+            let reason = match self.pipe() {
                 Some(pipe) => {
                     format!("{} is a pipe or a device, and git waits for it. hint: remove it", pipe.display())
                 }

@@ -25,7 +25,7 @@ use super::places::Found;
 use super::removal::unsavable_content;
 use super::worktrees::BranchTips;
 use crate::domain::git::branch_name::BranchName;
-use crate::domain::git::worktree_name::WorktreeName;
+use crate::domain::git::worktree_name::AttemptBranch;
 use crate::domain::task::failed_attempt::FailedAttempt;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
 
@@ -369,9 +369,9 @@ fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32)
     attempt_name(assignment, failure, number).branch()
 }
 
-fn attempt_name(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> WorktreeName {
+fn attempt_name(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> AttemptBranch {
     let (team, task) = (assignment.team.clone(), assignment.task);
-    WorktreeName { task, team, attempt: Some(failure.attempt), number }
+    AttemptBranch { team, task, attempt: failure.attempt, number }
 }
 
 /// Returns true if this is the place of a failed attempt, and a commit of Brigade's has its uncommitted files as they are.

@@ -127,10 +127,7 @@ impl RepoPath {
         let folder = GitFolder::open(git_dir)?;
         // Git follows the relative path after a move of the workspace. Git LFS finds its objects beside the absolute one only.
         let objects = [relative_to(self, "../../../..", "objects"), self.common_dir.join("objects")];
-        let lines = objects
-            .into_iter()
-            .chain(alternates(&self.common_dir))
-            .flat_map(|folder| [folder.as_os_str().as_encoded_bytes(), b"\n"].concat());
+        let lines = objects.into_iter().chain(alternates(&self.common_dir)).flat_map(|folder| alternates_line(&folder));
         folder.replace("objects/info/alternates", &lines.collect::<Vec<u8>>())?;
         for name in COPIED_FILES {
             // Linked checkouts have their own sparse patterns.
@@ -193,6 +190,20 @@ fn quoted(path: &Path) -> Vec<u8> {
     [b'"'].into_iter().chain(escaped).chain([b'"']).collect()
 }
 
+/// A line for a file with alternates. Git takes octal escapes in quotes; see gitrepository-layout(5).
+fn alternates_line(folder: &Path) -> Vec<u8> {
+    let bytes = folder.as_os_str().as_encoded_bytes();
+    let is_plain = !bytes.contains(&b'\n') && !bytes.starts_with(b"\"") && !bytes.starts_with(b"#");
+    if is_plain {
+        return [bytes, b"\n"].concat();
+    }
+    let escaped = bytes.iter().flat_map(|byte| match byte {
+        b'"' | b'\\' | b'\n' => format!("\\{byte:03o}").into_bytes(),
+        _ => vec![*byte],
+    });
+    [b'"'].into_iter().chain(escaped).chain(*b"\"\n").collect()
+}
+
 /// The object folders of other repositories that git also reads; see gitrepository-layout(5), objects/info/alternates.
 pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
     let mut folders = vec![common_dir.join("objects")];
@@ -201,7 +212,7 @@ pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
         let text = files::bytes(&folders[next].join("info/alternates")).unwrap_or_default();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
             // Relative paths are relative to the folder that names them.
-            let folder = folders[next].join(path_of(line));
+            let folder = folders[next].join(unquoted(line));
             if folder.is_dir() && !folders.contains(&folder) {
                 folders.push(folder);
             }
@@ -209,4 +220,29 @@ pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
         next += 1;
     }
     folders.split_off(1)
+}
+
+/// Parses a line, which may be a quoted path.
+fn unquoted(line: &[u8]) -> PathBuf {
+    let inner = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\""));
+    let Some(inner) = inner else { return path_of(line) };
+    let mut bytes = Vec::new();
+    let mut rest = inner.iter().copied().peekable();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'\\' => match rest.next().unwrap_or(b'\\') {
+                b'n' => b'\n',
+                b't' => b'\t',
+                digit @ b'0'..=b'3' => {
+                    let mut octal =
+                        || rest.next_if(|digit| (b'0'..=b'7').contains(digit)).map_or(0, |digit| digit - b'0');
+                    let (middle, last) = (octal(), octal());
+                    ((digit - b'0') << 6) | (middle << 3) | last
+                }
+                other => other,
+            },
+            other => other,
+        });
+    }
+    path_of(&bytes)
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use async_trait::async_trait;
 
 use super::command::{RepoPath, git, git_in, path_of};
+use super::drivers::MissingDriver;
 use super::opening::{is_in_no_repository, open_checked};
 use super::{DriverOptions, GitRepository, on_blocking_thread};
 use crate::domain::git::branch_name::BranchName;
-use crate::domain::git::worktree_name::{TASK_BRANCHES, WorktreeName};
+use crate::domain::git::worktree_name::{AttemptBranch, TASK_BRANCHES};
 use crate::domain::task::Task;
 use crate::ports::{RepositoryError, UnmergedWork, WorkInspector};
 
@@ -65,6 +66,14 @@ impl GitRepository {
         Ok(git_in(folder, arguments.into_iter().chain(specs)).ok()?.fields().map(path_of).collect())
     }
 
+    /// The drivers of tracked files whose programs are not there. Blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn missing_drivers(workspace: &Path) -> Result<Vec<MissingDriver>, RepositoryError> {
+        open_checked(workspace, DriverOptions::default())?.missing_drivers()
+    }
+
     /// The files of `workspace` with uncommitted changes, and those that are neither tracked nor ignored. A folder of such files counts
     /// as one. Blocks.
     ///
@@ -118,8 +127,7 @@ impl RepoPath {
         let names = ["--format=%(refname)".to_owned(), branch.clone(), format!("{branch}-*")];
         let found = self.git(["for-each-ref".to_owned()].into_iter().chain(not_merged).chain(names)).ok()?.line();
         // A branch of a failed attempt is not the task's.
-        let is_of_task =
-            |branch: &BranchName| WorktreeName::of_branch(branch).is_none_or(|name| name.attempt.is_none());
+        let is_of_task = |branch: &BranchName| AttemptBranch::of_branch(branch).is_none();
         let of_task = found.lines().filter_map(BranchName::of_ref).filter(is_of_task);
         let mut work = UnmergedWork { branches: of_task.collect(), ..UnmergedWork::default() };
         if let Some(folder) = &task.worktree {

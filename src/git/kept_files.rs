@@ -1,10 +1,11 @@
 //! Moves ignored files of a task into the workspace, as the setting `keep` says, and keeps the place of a task that has others.
 //!
-//! A file moves by one rename to a name that does not exist, so a kill leaves it in the place or in the workspace.
+//! A file moves by one rename to a name that does not exist, so a kill leaves it in the place or in the workspace. Before each move its
+//! new path goes into a journal in the place. So a report after a kill still names the files that were moved.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -19,15 +20,20 @@ use super::setup::PORT_FILE;
 use crate::domain::git::ignored_files::{FileList, FileSize, IgnoredFiles, NAMED_MAX, NotMovedFile};
 use crate::domain::task::TaskId;
 use crate::domain::text::units::bytes;
-use crate::platform::Folder;
+use crate::platform::reading::{self, AllowedKinds};
+use crate::platform::{Folder, open_for_appending};
 use crate::ports::{Durability, RepositoryError, Worktree};
 
+/// The file, in a place, with the files that were moved out of it.
+const MOVED_FILE: &str = ".agent/moved";
 /// The file, in a place, that says that it is kept for ignored files.
 const KEPT_FILE: &str = ".agent/kept";
 /// The most bytes of a task that are moved.
 const KEEP_BYTES_MAX: u64 = 100 * 1024 * 1024;
 /// The name of a copy that is being made of a file.
 const COPY_NAME: &str = ".brigade-copy";
+/// The largest journal that is read, in bytes.
+const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Names that are tried for a file.
 const NAMES_MAX: u32 = 1_000;
 
@@ -40,6 +46,15 @@ pub(super) struct KeptPlace {
     /// The digest of a failed attempt's place whose uncommitted files are in a commit of Brigade's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<String>,
+}
+
+/// A line of the journal.
+#[derive(Serialize, Deserialize)]
+struct MovedFile {
+    /// The path in the workspace.
+    path: PathBuf,
+    inode: u64,
+    bytes: u64,
 }
 
 impl RepositoryInner {
@@ -65,8 +80,10 @@ impl RepositoryInner {
         task: TaskId,
         ignored: Vec<PathBuf>,
     ) -> Result<IgnoredFiles, RepositoryError> {
-        let mut bytes_left = KEEP_BYTES_MAX;
-        let (mut moved, mut left, mut not_moved) = (Vec::new(), Vec::new(), Vec::new());
+        let journal = at.work_tree.join(MOVED_FILE);
+        let mut moved = self.moved_files(&journal);
+        let mut bytes_left = moved.iter().fold(KEEP_BYTES_MAX, |left, file| left.saturating_sub(file.bytes));
+        let (mut left, mut not_moved) = (Vec::new(), Vec::new());
         let files = self.task_files(at, ignored)?;
         let ignored_here = self.ignored_here(files.iter().filter(|file| file.is_kept).map(|file| &file.path))?;
         for file in files {
@@ -79,7 +96,7 @@ impl RepositoryInner {
                     Err("a folder above it is a link in the workspace".to_owned())
                 }
                 Some(_) if !ignored_here.contains(&file.path) => Err(not_ignored(&file.path)),
-                Some(rest) => self.move_file(at, &file, task).map(|to| (to, rest)),
+                Some(rest) => self.move_file(at, &journal, &file, task).map(|to| (to, rest)),
                 None => Err(format!("the files that `keep` moves have more than {}", bytes(KEEP_BYTES_MAX))),
             };
             match result {
@@ -118,9 +135,20 @@ impl RepositoryInner {
         Ok(output.fields().map(path_of).collect())
     }
 
+    /// The files that an earlier call moved, and that are still where it put them.
+    fn moved_files(&self, journal: &Path) -> Vec<FileSize> {
+        let text = reading::read(journal, AllowedKinds::FilesHere, JOURNAL_BYTES_MAX).unwrap_or_default();
+        let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<MovedFile>(line).ok());
+        let is_there = |file: &MovedFile| {
+            let to = self.main.work_tree.join(&file.path).symlink_metadata();
+            to.is_ok_and(|to| to.is_file() && to.ino() == file.inode)
+        };
+        lines.filter(is_there).map(|file| FileSize { path: text_of(&file.path), bytes: file.bytes }).collect()
+    }
+
     /// Moves a file to the same path in the workspace, or to one beside it if that exists and git ignores the new one. Follows no link. The
     /// error is the reason, for people.
-    fn move_file(&self, at: &RepoPath, file: &WorkFile, task: TaskId) -> Result<PathBuf, String> {
+    fn move_file(&self, at: &RepoPath, journal: &Path, file: &WorkFile, task: TaskId) -> Result<PathBuf, String> {
         if !file.is_plain {
             return Err("it is not a plain file that can be read".to_owned());
         }
@@ -156,6 +184,8 @@ impl RepositoryInner {
                 if number > 0 && self.ignored_here([&path].into_iter()).map_err(std::io::Error::other)?.is_empty() {
                     return Err(std::io::Error::other(format!("it exists there, and {}", not_ignored(&path))));
                 }
+                let (inode, bytes) = (original.metadata.ino(), original.metadata.len());
+                append(journal, &MovedFile { path: path.clone(), inode, bytes })?;
                 match from.rename_new(name, &to, &new_name) {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                     Err(error) => return Err(error),
@@ -179,6 +209,10 @@ impl RepositoryInner {
 
     /// Forgets that the place was kept: its task is done again.
     pub(super) fn use_kept_place(&self, root: &Path) -> Result<(), RepositoryError> {
+        if root.join(KEPT_FILE).symlink_metadata().is_err() {
+            return Ok(());
+        }
+        remove_file(&root.join(MOVED_FILE))?;
         remove_file(&root.join(KEPT_FILE))
     }
 }
@@ -209,4 +243,10 @@ fn end_other_names(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     let folder = folder.to_dir()?;
     folder.copy(name, &folder, COPY_NAME)?;
     folder.rename(COPY_NAME, &folder, name)
+}
+
+fn append(journal: &Path, file: &MovedFile) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(file)?;
+    line.push(b'\n');
+    open_for_appending(journal)?.write_all(&line)
 }

@@ -13,7 +13,7 @@ use super::removal::{PlaceWork, unsaved_work};
 use super::{DriverOptions, GitRepository, files};
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::ignored_files::FileList;
-use crate::domain::git::worktree_name::{TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
+use crate::domain::git::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::domain::task::TaskId;
 use crate::ports::RepositoryError;
 
@@ -79,9 +79,11 @@ impl GitRepository {
         let mut kept = Vec::new();
         for root in files::entries(&workspace.join(WORKTREES_FOLDER)) {
             let folder = format!("{WORKTREES_FOLDER}/{}", root.file_name().unwrap_or_default().to_string_lossy());
-            let name = WorktreeName::of_folder(&folder);
-            let is_over = |name: &WorktreeName| name.attempt.is_some() || is_completed(name.task);
-            let Some(WorktreeName { task, attempt, .. }) = name.filter(is_over) else { continue };
+            let (task, attempt) = match (WorktreeName::of_folder(&folder), AttemptBranch::of_folder(&folder)) {
+                (Some(name), _) if is_completed(name.task) => (name.task, None),
+                (_, Some(name)) => (name.task, Some(name.attempt)),
+                _ => continue,
+            };
             let (files, other_work) = match ignored_files_of(&main, &root, &options.control_files) {
                 Ok(PlaceWork::OnlyIgnored(files)) => (kept_place(&root).map(|_| files), None),
                 Ok(PlaceWork::Other(reason)) => (None, Some(reason)),
@@ -118,14 +120,16 @@ impl GitRepository {
     /// `workspace` is not in a repository, or git fails.
     pub fn kept_attempts(workspace: &Path) -> Result<Vec<KeptAttempt>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
-        let mut kept: Vec<(WorktreeName, KeptAttempt)> = Vec::new();
-        for (name, branch, commit) in task_branches(&main)? {
-            if let WorktreeName { task, attempt: Some(attempt), .. } = name {
-                kept.push((name, KeptAttempt { task, attempt, branch, commit }));
-            }
-        }
-        kept.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(kept.into_iter().map(|(_, kept)| kept).collect())
+        let pattern = format!("refs/heads/{TASK_BRANCHES}/");
+        let attempt_branch =
+            |(name, commit): (String, String)| Some((AttemptBranch::of_branch(&BranchName::of_ref(&name)?)?, commit));
+        let mut kept: Vec<_> = main.refs(&[pattern])?.into_iter().filter_map(attempt_branch).collect();
+        kept.sort();
+        let attempt = |(name, commit): (AttemptBranch, String)| {
+            let branch = name.branch();
+            KeptAttempt { task: name.task, attempt: name.attempt, branch, commit }
+        };
+        Ok(kept.into_iter().map(attempt).collect())
     }
 
     /// Removes a branch that keeps a failed attempt's work, unless it moved or is checked out. Blocks.
@@ -151,7 +155,7 @@ impl GitRepository {
         let main = find_checkout(workspace, DriverOptions::default())?;
         let mut leftovers: BTreeMap<WorktreeName, Leftover> = BTreeMap::new();
         let mut record = |name: WorktreeName, set: &dyn Fn(&mut Leftover)| {
-            if name.attempt.is_none() && !is_on_board(name.task) {
+            if !is_on_board(name.task) {
                 let new = Leftover { task: name.task, folder: None, branch: None };
                 set(leftovers.entry(name).or_insert(new));
             }
@@ -162,20 +166,16 @@ impl GitRepository {
                 record(name, &|leftover| leftover.folder = Some(folder.clone()));
             }
         }
-        for (name, branch, _) in task_branches(&main)? {
-            record(name, &|leftover| leftover.branch = Some(branch.clone()));
+        let pattern = format!("refs/heads/{TASK_BRANCHES}/");
+        for (name, _) in main.refs(&[pattern])? {
+            if let Some(branch) = BranchName::of_ref(&name)
+                && let Some(name) = WorktreeName::of_branch(&branch)
+            {
+                record(name, &|leftover| leftover.branch = Some(branch.clone()));
+            }
         }
         Ok(leftovers.into_values().collect())
     }
-}
-
-/// The branches of the tasks of all teams, with their commits.
-fn task_branches(main: &RepoPath) -> Result<Vec<(WorktreeName, BranchName, String)>, RepositoryError> {
-    let named = |(name, commit): (String, String)| {
-        let branch = BranchName::of_ref(&name)?;
-        Some((WorktreeName::of_branch(&branch)?, branch, commit))
-    };
-    Ok(main.refs(&[format!("refs/heads/{TASK_BRANCHES}/")])?.into_iter().filter_map(named).collect())
 }
 
 /// The work of a task in its place that a removal would lose.

@@ -1,7 +1,7 @@
 //! The objects of Git LFS. A commit has only pointers to them, so they are copied together with the commits that Brigade fetches.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256};
@@ -46,6 +46,11 @@ impl RepoPath {
 fn copy(object: &Path, target: &Path) -> io::Result<()> {
     let Ok(mut file) = reading::open(object, AllowedKinds::FilesHere) else { return Ok(()) };
     let name = target.file_name().map(|name| name.to_string_lossy().into_owned());
+    // First without a copy: it may be a very large file without content.
+    if name != Some(copy_with_digest(&mut file, &mut io::sink())?) {
+        return Ok(());
+    }
+    file.rewind()?;
     fs::create_dir_all(target.parent().unwrap_or(target))?;
     let new = target.with_extension("new");
     remove_file(&new).map_err(io::Error::other)?;

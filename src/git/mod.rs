@@ -13,10 +13,11 @@
 //!
 //! This module does not know boards, models or verify commands.
 
+mod adoption;
 mod branch;
 mod command;
 mod commits;
-mod drivers;
+pub mod drivers;
 mod failed_attempts;
 mod fetching;
 mod files;
@@ -143,7 +144,8 @@ impl GitRepository {
     /// Opens the repository of `workspace`, which must be its top folder. It changes nothing.
     ///
     /// # Errors
-    /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, merges cannot move the branch.
+    /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, merges cannot move the branch, or the program of
+    /// a filter is missing.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
         let (workspace, team, merge_into) = (workspace.to_owned(), options.team.clone(), options.merge_into);
         let drivers = DriverOptions { program: options.program, launch_sandbox: Some(options.sandbox) };
@@ -151,6 +153,12 @@ impl GitRepository {
         let (main, target) = on_blocking_thread(move || {
             let main = RepoPath { syncs_objects, ..open_checked(&workspace, drivers)? };
             let target = checked_target(&main, &team, merge_into.as_ref())?;
+            if let Some(missing) = main.missing_drivers()?.into_iter().find(|driver| driver.is_filter) {
+                return Err(RepositoryError::unusable_until(
+                    format!("cannot use isolation: {missing}"),
+                    missing.hint(),
+                ));
+            }
             Ok((main, target))
         })
         .await?;
@@ -218,6 +226,7 @@ impl RepositoryInner {
         {
             let _merge_lock = self.merge_lock.lock();
             notices.extend(self.main.ignore_run_time_folders().err().map(warning));
+            notices.extend(self.adopt_linked_worktrees()?.into_iter().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             notices.extend(self.remove_scratch().err().map(warning));
             self.branch.create_team_branch()?;

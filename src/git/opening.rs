@@ -10,6 +10,8 @@ use crate::ports::RepositoryError;
 
 /// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
+/// An option that `git rev-parse` does not know. It prints such a one as it is, in a line of its own.
+const SEPARATOR: &str = "--next-path";
 
 /// The person's checkout, after checks that isolation can use its repository.
 pub(super) fn open_checked(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
@@ -44,7 +46,15 @@ fn check_version() -> Result<(), RepositoryError> {
 /// The person's checkout. `workspace` must be the top folder of a repository's working tree.
 pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
     let folder = one_line(&text_of(workspace));
-    let arguments = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--show-toplevel"];
+    let arguments = [
+        "rev-parse",
+        "--path-format=absolute",
+        "--git-dir",
+        SEPARATOR,
+        "--git-common-dir",
+        SEPARATOR,
+        "--show-toplevel",
+    ];
     let output = git_in(workspace, arguments).run()?;
     if output.code != 0 {
         return Err(if is_in_no_repository(&output) {
@@ -54,11 +64,10 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
             RepositoryError::unusable(format!("cannot use the repository of {folder}: {}", output.err.trim()))
         });
     }
-    // Git reads the paths of worktrees and of shared objects from files with one path in each line.
-    let lines = output.out.strip_suffix(b"\n").unwrap_or(&output.out).split(|byte| *byte == b'\n');
-    let Ok([git_dir, common_dir, top]) = <[PathBuf; 3]>::try_from(lines.map(path_of).collect::<Vec<_>>()) else {
-        let reason = format!("cannot use isolation: a path of the repository of {folder} contains a newline");
-        return Err(RepositoryError::unusable_until(reason, "move the repository to a path without one"));
+    let Some([git_dir, common_dir, top]) = printed_paths(&output) else {
+        let reason =
+            format!("cannot use the repository of {folder}: git printed something else than its three folders");
+        return Err(RepositoryError::unusable(reason));
     };
     let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if resolved(&top) != resolved(workspace) {
@@ -69,6 +78,12 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
             reason,
             format!("move the config there, or pass --workspace {top}"),
         ));
+    }
+    // Git reads the paths of worktrees and of shared objects from files with one path in each line.
+    if let Some(path) = [&top, &git_dir, &common_dir].into_iter().find(|path| has_newline(path)) {
+        let path = text_of(path);
+        let reason = format!("cannot use isolation: the path {} contains a newline", path.escape_debug());
+        return Err(RepositoryError::unusable_until(reason, "move the repository to a path without one"));
     }
     let running_lock_file = git_dir.join(RUNNING_LOCK_FILE);
     let settings = Settings::new([&git_dir, &common_dir, workspace], drivers);
@@ -86,4 +101,21 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
 /// Returns true if git says that a folder is in no repository. It fails for other reasons too.
 pub(super) fn is_in_no_repository(output: &GitOutput) -> bool {
     output.err.contains("not a git repository")
+}
+
+/// The paths that `git rev-parse` printed, each with any bytes.
+fn printed_paths(output: &GitOutput) -> Option<[PathBuf; 3]> {
+    let mut rest = output.out.strip_suffix(b"\n")?;
+    let between = format!("\n{SEPARATOR}\n").into_bytes();
+    let mut paths = Vec::new();
+    while let Some(at) = rest.windows(between.len()).position(|bytes| bytes == between) {
+        paths.push(path_of(&rest[..at]));
+        rest = &rest[at + between.len()..];
+    }
+    paths.push(path_of(rest));
+    paths.try_into().ok()
+}
+
+fn has_newline(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().contains(&b'\n')
 }

@@ -6,19 +6,49 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::command::RepoPath;
+use super::files;
+use super::settings::user_file;
 use crate::domain::git::worktree_name::WORKTREES_FOLDER;
 
 /// The most folder entries that a search visits.
 const ENTRIES_MAX: usize = 200_000;
+/// The user's files that git reads, in the folder of the user's settings; see git-config(1), FILES.
+const USER_FILES: [&str; 3] = ["config", "attributes", "ignore"];
 
-/// The first pipe that git may wait for in this checkout: in its git folders, or in place of a `.gitignore` or `.gitattributes`.
-pub(super) fn find_pipe(at: &RepoPath) -> Option<PathBuf> {
+/// The first pipe that git may wait for: among the user's files, in these git folders, or in place of a `.gitignore` or `.gitattributes`.
+pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: Option<&Path>) -> Option<PathBuf> {
+    let global = std::env::home_dir().map(|home| home.join(".gitconfig"));
+    let persons: Vec<PathBuf> = global.into_iter().chain(USER_FILES.into_iter().filter_map(user_file)).collect();
+    let configs = git_folders.iter().flat_map(|folder| ["config", "config.worktree"].map(|name| folder.join(name)));
+    let included: Vec<PathBuf> = configs.chain(persons.clone()).flat_map(|config| included_by(&config)).collect();
     let mut entries_left = ENTRIES_MAX;
-    let in_git_folders =
-        [&at.git_dir, &at.common_dir].into_iter().find_map(|folder| pipe_in(folder, |_| true, &mut entries_left));
-    in_git_folders
-        .or_else(|| pipe_in(&at.work_tree, |name| name.as_encoded_bytes().starts_with(b".git"), &mut entries_left))
+    persons
+        .into_iter()
+        .chain(included)
+        .find(|path| is_pipe(path))
+        .or_else(|| git_folders.iter().find_map(|folder| pipe_in(folder, |_| true, &mut entries_left)))
+        .or_else(|| pipe_in(work_tree?, |name| name.as_encoded_bytes().starts_with(b".git"), &mut entries_left))
+}
+
+/// The git folder and the top folder of the repository that contains `folder`.
+pub(super) fn folders_of(folder: &Path) -> (PathBuf, PathBuf) {
+    let top = folder.ancestors().find(|top| top.join(".git").symlink_metadata().is_ok()).unwrap_or(folder);
+    (top.join(".git"), top.to_owned())
+}
+
+/// The files that a settings file may include: all values of the key `path`; see git-config(1), Includes.
+fn included_by(config: &Path) -> Vec<PathBuf> {
+    let text = files::text(config).unwrap_or_default();
+    let values = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        let name = name.rsplit(']').next().unwrap_or(name).trim();
+        name.eq_ignore_ascii_case("path").then(|| value.trim().trim_matches('"'))
+    });
+    let resolved = |value: &str| match value.strip_prefix("~/") {
+        Some(rest) => std::env::home_dir().unwrap_or_default().join(rest),
+        None => config.parent().unwrap_or(config).join(value),
+    };
+    values.map(resolved).collect()
 }
 
 fn pipe_in(top: &Path, is_read: impl Fn(&OsStr) -> bool, entries_left: &mut usize) -> Option<PathBuf> {

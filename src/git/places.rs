@@ -3,6 +3,8 @@
 //!
 //! A place is made under `.making-<name>` and renamed when it is whole. It is removed by a rename to `.gone-<name>`, and then deleted. A
 //! launch deletes every folder of the team with one of these prefixes. So a folder with the name of a place always is a whole one.
+//!
+//! Those of earlier versions were linked worktrees; see `adoption.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -65,6 +65,7 @@ impl RepositoryInner {
             let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let place = [MAKING_PREFIX, GONE_PREFIX].iter().find_map(|prefix| name.strip_prefix(prefix));
             if name.starts_with(SCRATCH_PREFIX) || place.is_some_and(|place| self.is_of_team(place)) {
+                // Earlier versions marked a worktree that was being made by a file.
                 remove_folder(&entry)?;
             }
         }
@@ -72,7 +73,7 @@ impl RepositoryInner {
     }
 
     /// Returns true if a folder name is that of one of this team's worktrees.
-    fn is_of_team(&self, name: &str) -> bool {
+    pub(super) fn is_of_team(&self, name: &str) -> bool {
         name.strip_prefix(&self.branch.team)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with(".merge"))
     }

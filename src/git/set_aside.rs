@@ -153,9 +153,7 @@ impl TeamBranch {
         let task_of = |name: &str| match name.strip_prefix(&merged) {
             Some(task) => task.strip_prefix("task-")?.parse().ok().map(TaskId),
             // The branch of a failed attempt is not that of a task.
-            None => WorktreeName::of_branch(&BranchName::of_ref(name)?)
-                .filter(|name| name.attempt.is_none())
-                .map(|name| name.task),
+            None => WorktreeName::of_branch(&BranchName::of_ref(name)?).map(|name| name.task),
         };
         Ok(output.lines().filter_map(task_of).filter(|task| !completed.contains(task)).collect())
     }

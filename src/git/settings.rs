@@ -223,10 +223,18 @@ impl Settings {
         Ok(self.listing()?.included.clone())
     }
 
+    /// The filters and merge drivers that all settings name.
+    pub(super) fn drivers(&self) -> Result<Drivers, RepositoryError> {
+        Ok(self.drivers_in(&*self.listing()?))
+    }
+
+    fn drivers_in(&self, listing: &Listing) -> Drivers {
+        Drivers::of(&passed(self.of_user(), &listing.of_repository))
+    }
+
     /// The settings that replace those of drivers in a repository or place.
     fn replaced(&self, listing: &Listing, common_dir: &Path, is_confined: bool) -> Vec<ReplacedSetting> {
-        let drivers = Drivers::of(&passed(self.of_user(), &listing.of_repository));
-        drivers.replaced(&self.driver_runner(common_dir, is_confined))
+        self.drivers_in(listing).replaced(&self.driver_runner(common_dir, is_confined))
     }
 
     /// The user's files, other than settings, that git reads. Commands must not write them.
@@ -439,7 +447,7 @@ fn with_user_files(mut user_settings: Vec<Setting>) -> Vec<Setting> {
 }
 
 /// A file in the folder of the user's git settings; see git-config(1), FILES.
-fn user_file(name: &str) -> Option<PathBuf> {
+pub(super) fn user_file(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     Some(folder.or_else(|| Some(std::env::home_dir()?.join(".config")))?.join("git").join(name))
 }

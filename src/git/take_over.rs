@@ -107,7 +107,7 @@ impl GitRepository {
     pub fn check_launch(workspace: &Path, team: &str) -> Result<(), RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = team_branch(team);
-        check_person_branch(&main, &branch)?;
+        check_person_branch(&main, &branch, main.checked_out_branch()?.as_ref())?;
         let tips = (main.checked_branch_commit(&branch)?, main.checked_head()?);
         let (Some(ours), Some(theirs)) = tips else { return Ok(()) };
         let taken = main.find_taken(&ours, &theirs)?;

@@ -14,7 +14,9 @@ use super::merges::{MergedTree, merge_trees};
 use super::places::POINTER_FILE;
 use crate::domain::git::branch_name::BranchName;
 use crate::domain::git::dropped_lines::short_commit;
-use crate::domain::git::worktree_name::{WORKTREES_FOLDER, WorktreeName, team_branch, team_folder};
+use crate::domain::git::worktree_name::{
+    TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, WorktreeName, team_branch, team_folder,
+};
 use crate::domain::log::event::Notice;
 use crate::domain::task::TaskId;
 use crate::domain::team::name::LEAD;
@@ -24,6 +26,8 @@ use crate::stores::file::links::refuse_link;
 
 /// The folders that git keeps in a checkout's git folder during a rebase.
 const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
+/// The first part of the branches that version 0.1.0 switched the person's checkout to.
+const FORMER_CHECKOUT_BRANCHES: &str = "brigade-yours";
 
 /// The branch that receives merges, after checks that merges can move it. `merge_into` is a branch that the person chose.
 pub(super) fn checked_target(
@@ -35,6 +39,12 @@ pub(super) fn checked_target(
     refuse_link(&main.work_tree.join(WORKTREES_FOLDER)).map_err(|error| {
         RepositoryError::unusable_until(error.to_string(), format!("remove the link {WORKTREES_FOLDER}"))
     })?;
+    let worktrees = main.work_tree.join(WORKTREES_FOLDER);
+    if worktrees.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        let reason = format!("cannot create worktrees: {WORKTREES_FOLDER} is not a folder");
+        return Err(RepositoryError::unusable_until(reason, format!("`mv {WORKTREES_FOLDER} ELSEWHERE`")));
+    }
+    check_names(main, team)?;
     if let Some(workspace) = other_workspace(main, team) {
         let reason = format!(
             "cannot merge into {target}: another team {team}, in the workspace {}, has branches of the same names",
@@ -45,7 +55,9 @@ pub(super) fn checked_target(
     if merge_into.is_some() {
         check_chosen_branch(main, &target)?;
     }
-    if let Some(MergeObstacle { reason, hint }) = merge_obstacle(main, &target) {
+    if let Some(MergeObstacle { reason, hint }) =
+        merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
+    {
         let hint = match merge_into {
             Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)),
             None => hint,
@@ -93,9 +105,31 @@ pub(super) struct MergeObstacle {
     hint: String,
 }
 
+/// Refuses branches in the place of a folder, and below the team branch: git stores a branch name as a path.
+fn check_names(main: &RepoPath, team: &str) -> Result<(), RepositoryError> {
+    let of_team = format!("{TASK_BRANCHES}/{team}");
+    let names = [TEAM_BRANCHES, TASK_BRANCHES, &of_team];
+    let patterns = names.map(|name| format!("refs/heads/{name}"));
+    let found = main.refs(&patterns)?;
+    let team_branch = team_branch(team);
+    if let [(name, _), ..] = &main.refs(&[format!("{}/", team_branch.full())])?[..] {
+        return Err(unusable_name(&format!("branch {team_branch}"), name.trim_start_matches("refs/heads/")));
+    }
+    match names.iter().zip(&patterns).find(|(_, pattern)| found.iter().any(|(name, _)| name == *pattern)) {
+        Some((name, _)) => Err(unusable_name(&format!("branches {name}/…"), name)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a branch whose name prevents another one.
+fn unusable_name(new: &str, existing: &str) -> RepositoryError {
+    let reason = format!("cannot create {new}: there is a branch `{existing}`");
+    RepositoryError::unusable_until(reason, format!("`git branch -m {existing} OTHER`"))
+}
+
 /// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the person has it checked out: a commit
-/// there would undo the merge.
-pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName) -> Option<MergeObstacle> {
+/// there would undo the merge. `team_worktree` is the one of earlier versions, which the next launch takes over.
+pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName, team_worktree: &Path) -> Option<MergeObstacle> {
     let name = target.full();
     for Checkout { git_dir, place } in main.checkouts() {
         if is_being_rebased(&git_dir, &name) {
@@ -104,7 +138,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &BranchName) -> Option<Mer
                 hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
             });
         }
-        if is_on_branch(&git_dir, target) {
+        if is_on_branch(&git_dir, target) && !is_same_folder(&place, team_worktree) {
             return Some(MergeObstacle {
                 reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
                 hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
@@ -147,10 +181,27 @@ fn is_on_branch(git_dir: &Path, branch: &BranchName) -> bool {
 }
 
 /// Refuses a launch if the person's branch cannot be merged into `target` now.
-pub(super) fn check_person_branch(main: &RepoPath, target: &BranchName) -> Result<(), RepositoryError> {
+pub(super) fn check_person_branch(
+    main: &RepoPath,
+    target: &BranchName,
+    branch: Option<&BranchName>,
+) -> Result<(), RepositoryError> {
     if main.unfinished_operation() == Some("rebase") {
         let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
         return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
+    }
+    let is_former = |branch: &&BranchName| branch.short().starts_with(FORMER_CHECKOUT_BRANCHES);
+    if let Some(former) = branch.filter(is_former)
+        && let Some((_, own)) = former.short().split_once('/')
+    {
+        let reason = format!(
+            "cannot merge your branch into {target}: your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}"
+        );
+        let hint = format!(
+            "commit or stash your changes, then `git switch {own}` and `git merge {}`",
+            main.name_in_commands(former)?
+        );
+        return Err(RepositoryError::unusable_until(reason, hint));
     }
     Ok(())
 }
@@ -262,7 +313,7 @@ impl TeamBranch {
             return Ok(Vec::new());
         }
         let person_branch = self.main.checked_out_branch()?;
-        check_person_branch(&self.main, &self.name)?;
+        check_person_branch(&self.main, &self.name, person_branch.as_ref())?;
         let theirs = self.main.head()?;
         let name = person_branch.map_or_else(|| short_commit(&theirs).to_owned(), |branch| branch.to_string());
         let onto = self.target_commit()?;
@@ -387,7 +438,7 @@ impl TeamBranch {
         reason: &str,
     ) -> Result<PublishOutcome, RepositoryError> {
         let target = self.target_ref();
-        let obstacle = merge_obstacle(&self.main, &self.name);
+        let obstacle = merge_obstacle(&self.main, &self.name, &self.team_worktree().root);
         if let Some(MergeObstacle { reason, hint }) = obstacle {
             let reason = format!("{reason}. hint: {hint}");
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.name), reason });

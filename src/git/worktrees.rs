@@ -73,8 +73,7 @@ impl Preparations {
 
 impl RepositoryInner {
     fn candidate(&self, assignment: &Assignment, number: u32) -> Worktree {
-        let worktree_name =
-            WorktreeName { task: assignment.task, team: self.branch.team.clone(), attempt: None, number };
+        let worktree_name = WorktreeName { task: assignment.task, team: self.branch.team.clone(), number };
         let name = worktree_name.folder();
         Worktree {
             root: self.main.work_tree.join(&name),

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use brigade::git::{DriverOptions, GitRepository};
 use brigade::ports::{CommitOutcome, MergeOutcome, Repository, WorktreeOutcome};
 
 use super::harness::{TestRepository, edit, insert_after, reported, task};
@@ -233,17 +234,23 @@ async fn special_file_in_worktree_error_names_it() {
 #[tokio::test]
 async fn pipe_read_by_git_is_named() {
     let repo = TestRepository::new().await;
-    let worktree = repo.provision(1).await;
-    for path in [".git/index", ".git/info/exclude", ".gitignore"].map(|name| worktree.root.join(name)) {
+    let outside = tempfile::tempdir().unwrap();
+    let included = outside.path().join("included");
+    fs::write(&included, "").unwrap();
+    repo.git(&["config", "include.path", included.to_str().unwrap()]);
+    let object = repo.git(&["rev-parse", "HEAD"]);
+    let object = repo.path().join(".git/objects").join(&object[..2]).join(&object[2..]);
+    let files = [".git/index", ".git/config", ".git/HEAD", ".git/info/exclude", ".gitignore"];
+    for path in files.map(|name| repo.path().join(name)).into_iter().chain([object, included]) {
         let before = fs::read(&path);
-        let _ = fs::remove_file(&path);
         make_pipe(&path);
-        let error = repo.repository.commit(&worktree, "Done so.").await.unwrap_err().to_string();
+        let looked = GitRepository::uncommitted(repo.path(), DriverOptions::default());
         fs::remove_file(&path).unwrap();
         if let Ok(before) = before {
             fs::write(&path, before).unwrap();
         }
-        assert!(error.contains(&format!("{} is a pipe", path.display())), "{}: {error}", path.display());
+        let error = looked.unwrap_err();
+        assert!(error.to_string().contains(&format!("{} is a pipe", path.display())), "{}: {error}", path.display());
     }
-    repo.commit(&worktree).await;
+    GitRepository::uncommitted(repo.path(), DriverOptions::default()).unwrap();
 }

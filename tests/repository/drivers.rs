@@ -79,12 +79,35 @@ async fn failing_merge_driver_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn missing_filter_program_is_named() {
-    let repo = repo_with(&[("filter.x.clean", "no-such-clean")]).await;
-    let worktree = repo.provision(1).await;
-    fs::write(worktree.root.join("new.txt"), "x\n").unwrap();
-    let error = repo.repository.commit(&worktree, "Done so.").await.unwrap_err().to_string();
-    assert!(error.contains("no-such-clean"), "{error}");
+async fn missing_driver_program_is_named() {
+    let repo = repo_with(&[
+        ("filter.x.process", "'/no/such tool' --process"),
+        ("filter.x.clean", "never-run"),
+        ("filter.unused.clean", "never-run"),
+        ("merge.x.driver", "no-such-merge %A"),
+    ])
+    .await;
+    let missing: Vec<String> =
+        GitRepository::missing_drivers(repo.path()).unwrap().iter().map(ToString::to_string).collect();
+    let filter = "f.txt has the attribute filter=x, for which git runs `/no/such tool` (filter.x.process), and there is no such program";
+    let merge = "f.txt has the attribute merge=x, for which git runs `no-such-merge` (merge.x.driver), and there is no such program";
+    assert_eq!(missing, [filter, merge]);
+    let refusal = open(repo.path()).await.err().unwrap().to_string();
+    assert!(
+        refusal.starts_with(&format!("cannot use isolation: {filter}. hint: install `/no/such tool`")),
+        "{refusal}"
+    );
+    repo.git(&["config", "--unset", "filter.x.process"]);
+    for command in
+        ["exit 3", "$TOOL x", "A=1 never-run", "cat | never-run", "./tool %f", "if true; then cat; fi", "false"]
+    {
+        fs::write(repo.path().join("tool"), "#!/bin/sh\nexit 1\n").unwrap();
+        fs::set_permissions(repo.path().join("tool"), fs::Permissions::from_mode(0o755)).unwrap();
+        repo.git(&["config", "filter.x.clean", command]);
+        let missing = GitRepository::missing_drivers(repo.path()).unwrap();
+        assert!(missing.iter().all(|driver| !driver.is_filter), "{command}: {missing:?}");
+    }
+    open(repo.path()).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -312,4 +312,41 @@ pub fn committed(outcome: CommitOutcome) -> String {
         CommitOutcome::Committed(commit) => commit,
         CommitOutcome::Refused(reason) => panic!("not committed: {reason}"),
     }
+}
+
+/// The files of a place's git folder that a linked one has not, or gets from git.
+const FILES_OF_PLACES: [&str; 10] =
+    ["HEAD", "brigade-created", "commondir", "config", "hooks", "info", "logs", "objects", "packed-refs", "refs"];
+
+/// Turns the place `name` into a linked worktree, as an earlier version made it. Index, files and unfinished operation stay as they are.
+/// Returns the linked git folder.
+pub fn link_place(workspace: &Path, name: &str) -> PathBuf {
+    let root = workspace.join(".worktrees").join(name);
+    let (place, linked) = (root.with_file_name("place"), workspace.join(".git/worktrees").join(name));
+    let objects = root.join(".git/objects");
+    for own in fs::read_dir(objects).unwrap().map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("info"))
+    {
+        let copied = Command::new("cp").arg("-R").arg(own).arg(workspace.join(".git/objects")).status().unwrap();
+        assert!(copied.success());
+    }
+    let commit = git(&root, &["rev-parse", "HEAD"]);
+    let branch = git(&root, &["branch", "--show-current"]);
+    fs::rename(&root, &place).unwrap();
+    let add = ["worktree", "add", "-q", "--no-checkout"];
+    let on = if branch.is_empty() { vec!["--detach"] } else { vec!["-B", &branch] };
+    git(workspace, &[&add[..], &on, &[root.to_str().unwrap(), &commit]].concat());
+    for entry in fs::read_dir(place.join(".git")).unwrap().map(|entry| entry.unwrap()) {
+        if !FILES_OF_PLACES.iter().any(|file| entry.file_name() == *file) {
+            fs::rename(entry.path(), linked.join(entry.file_name())).unwrap();
+        }
+    }
+    fs::remove_dir_all(place.join(".git")).unwrap();
+    fs::rename(root.join(".git"), place.join(".git")).unwrap();
+    fs::remove_dir(&root).unwrap();
+    fs::rename(&place, &root).unwrap();
+    if name == "crew" {
+        // Those of tasks had none: their state files name them.
+        fs::write(linked.join("brigade-created"), "").unwrap();
+    }
+    linked
 }

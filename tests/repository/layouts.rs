@@ -52,7 +52,7 @@ async fn path_that_is_not_utf8_works() {
 async fn path_with_newline_is_refused_by_name() {
     let folder = clone_in(&TestRepository::new().await, b"new\nline");
     let refusal = open(folder.path()).await.err().unwrap().to_string();
-    assert!(refusal.contains("contains a newline. hint: move"), "{refusal}");
+    assert!(refusal.contains("/new\\nline") && refusal.contains("contains a newline. hint: move"), "{refusal}");
     assert_eq!(inspect(folder.path(), "agent_state.json"), Inspection::NotIgnored(version()));
 }
 

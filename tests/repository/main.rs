@@ -9,6 +9,7 @@
     reason = "test helpers may panic, and a skipped test prints a notice"
 )]
 
+mod adoption;
 mod attacks;
 mod dead_locks;
 mod drivers;

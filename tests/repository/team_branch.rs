@@ -368,6 +368,14 @@ async fn branch_below_team_branch_stops_launch() {
 }
 
 #[tokio::test]
+async fn checkout_on_former_branch_stops_launch() {
+    let repo = TestRepository::new().await;
+    repo.git(&["switch", "-q", "-c", "brigade-yours/main"]);
+    let refused = repo.refused_launch().await;
+    assert!(refused.contains("`git switch main` and `git merge brigade-yours/main`"), "{refused}");
+}
+
+#[tokio::test]
 async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;

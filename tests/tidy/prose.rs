@@ -67,6 +67,7 @@ const PERMITTED: &[(&str, &str, &str)] = &[
         "the format of `waitingFor` in the state file; it is written there too",
     ),
     ("providers/scripted.rs", "Task #", "the form of a claimed task is a contract with models"),
+    ("git/adoption.rs", "ref: refs/heads/{first}/", "git's format of HEAD"),
     ("git/repair.rs", "ref: refs/", "git's format of HEAD"),
     ("git/lfs.rs", "version https://git-lfs.github.com/spec/v1", "the format of a pointer of Git LFS"),
     ("git/lfs.rs", "oid sha256:", "the format of a pointer of Git LFS"),

@@ -21,7 +21,7 @@ use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use crate::api::Refusal;
 use crate::api::lead_status::LeadStatus;
-use crate::api::merge::{TeamBranch, TeamBranchStatus};
+use crate::api::merge::{MissingDriver, TeamBranch, TeamBranchStatus};
 use crate::api::task;
 use crate::config::diagnostics::Problem;
 use crate::config::{Config, Resolved, TeamFlags, UnknownVariable};
@@ -240,7 +240,20 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
     let workspace = context.workspace.folder().ok();
     let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
-    check_branch(team, &branch, view)
+    let mut findings = missing_drivers(team, &branch);
+    findings.extend(check_branch(team, &branch, view));
+    findings
+}
+
+/// Reports the filters and merge drivers of tracked files whose programs are missing. A launch refuses such filters.
+fn missing_drivers(team: &str, branch: &TeamBranch) -> Vec<Finding> {
+    // If git cannot be used, the next check tells it.
+    let missing = branch.missing_drivers().unwrap_or_default();
+    let finding = |driver: MissingDriver| {
+        let report = if driver.is_filter { fail } else { warn };
+        report("isolation", format!("team {team}: {driver}"), driver.hint())
+    };
+    missing.into_iter().map(finding).collect()
 }
 
 fn check_branch(team: &str, branch: &TeamBranch, view: Option<&BoardView>) -> Vec<Finding> {

@@ -9,7 +9,7 @@ use brigade::ports::{
     Assignment, Merge, MergeOutcome, Repository, RepositoryError, SetupPlace, Worktree, WorktreeOutcome,
 };
 
-use crate::harness::{committed, git, insert_after, open, reported, task};
+use crate::harness::{committed, git, insert_after, link_place, open, reported, task};
 
 /// The stages in the life of a team, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,9 +34,11 @@ pub enum Stage {
     CleanUp,
     /// The next launch merges a commit of the person, and removes the worktree of task 2.
     NextLaunch,
+    /// The next launch takes over the worktrees of an earlier version.
+    Adoption,
 }
 
-pub const STAGES: [Stage; 12] = [
+pub const STAGES: [Stage; 13] = [
     Stage::FirstLaunch,
     Stage::NewWorktree,
     Stage::UpdatedWorktree,
@@ -49,6 +51,7 @@ pub const STAGES: [Stage; 12] = [
     Stage::Publish,
     Stage::CleanUp,
     Stage::NextLaunch,
+    Stage::Adoption,
 ];
 
 /// The team in a workspace, and the state of task 1.
@@ -113,6 +116,13 @@ impl Life {
                 let next = self.ready(&task(3)).await?;
                 write_work(&next.root, "third");
             }
+            Stage::Adoption => {
+                let next = self.folder.join(".worktrees/crew-task-3");
+                git(&next, &["fetch", "-q", "../..", "main"]);
+                git(&next, &["merge", "-q", "--no-commit", "--no-ff", "FETCH_HEAD"]);
+                link_place(&self.folder, "crew");
+                link_place(&self.folder, "crew-task-3");
+            }
             _ => {}
         }
         Ok(())
@@ -141,7 +151,7 @@ impl Life {
                 repository.update_team_worktree().await?;
             }
             Stage::CleanUp => drop(repository.clean_up(self.worktree()).await?),
-            Stage::NextLaunch => {
+            Stage::NextLaunch | Stage::Adoption => {
                 let next = open(&self.folder).await?;
                 next.prepare_launch(vec![attempt(2, true), task(2)]).await?;
             }

@@ -129,7 +129,7 @@ impl World {
     /// The steps of each stage, as the name of the program, the call and the file. The word `git` stands before a git that a git started.
     fn steps(library: &Path) -> Vec<(Stage, Vec<String>)> {
         let world = Self::new();
-        let mut child = world.start(library, Stage::NextLaunch);
+        let mut child = world.start(library, Stage::Adoption);
         assert_eq!(child.code(), Some(0));
         let output = child.output_so_far();
         let trace = fs::read_to_string(world.folder.path().join("trace")).unwrap_or_default();
@@ -225,6 +225,11 @@ impl World {
                         assert_work("second", &worktree.name, read);
                     }
                     Stage::NextLaunch => assert_work("third", &worktree.name, read),
+                    Stage::Adoption => {
+                        assert_work("third", &worktree.name, read);
+                        assert_eq!(git(root, &["rev-parse", "MERGE_HEAD"]), self.git(&["rev-parse", "main"]));
+                        assert_eq!(git(root, &["diff", "--cached", "--name-only"]), "person.txt", "the index");
+                    }
                     _ => assert_eq!(git(root, &["status", "--porcelain"]), "", "the worktree is new"),
                 }
                 insert_after(root, "f.txt", "line 6", &format!("finished {}", assignment.task.0));
