@@ -38,7 +38,10 @@ pub fn explain(id: TaskId, context: &TaskContext<'_>) -> Vec<Reason> {
         TaskStatus::Failed => [failure(task)].into_iter().chain(question(task, context)).collect(),
         TaskStatus::InProgress => in_progress_reasons(task, context),
         TaskStatus::Pending => pending_reasons(task, context),
-        TaskStatus::Unknown => vec![Reason::UnknownStatus { status: task.status_word().into_owned() }],
+        TaskStatus::Unknown => vec![Reason::UnknownStatus {
+            status: task.status_word().into_owned(),
+            line: task.document.line_of("status"),
+        }],
     }
 }
 

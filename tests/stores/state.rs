@@ -377,7 +377,7 @@ async fn invalid_state_is_replaced() {
         assert!(started_at.elapsed() >= Duration::from_millis(900), "invalid after {:?}", started_at.elapsed());
         assert_eq!((state.desired, state.current), (Mode::Pause, Mode::Pause));
         let (line, column) = (broken.lines().count(), broken.lines().last().unwrap().len());
-        let place = format!("line {line} column {column}");
+        let place = format!("line {line} column {column}, in `current_state`");
         let note = format!("{place}; its copy is agent_state.json.malformed-{round}");
         assert!(
             state.note.starts_with("agent_state.json was invalid: ") && state.note.ends_with(&note),

@@ -22,6 +22,8 @@ pub enum Reason {
     UnknownStatus {
         /// The word in the file.
         status: String,
+        /// Its line in the file.
+        line: Option<usize>,
     },
     /// Its file is not a valid task.
     #[serde(rename = "spoiled")]

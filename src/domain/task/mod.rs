@@ -277,12 +277,14 @@ pub enum TaskFileError {
     #[error("field `{0}` is missing")]
     Missing(&'static str),
     /// The id in the file differs from the id in the file's name.
-    #[error("its id is {inside}, but its file name says {file}")]
+    #[error("its id is {inside}{}, but its file name says {file}", line.map(|line| format!(" at line {line}")).unwrap_or_default())]
     OtherId {
         /// The id in the file.
         inside: u64,
         /// The id in the file's name.
         file: u64,
+        /// The line of the id in the file.
+        line: Option<usize>,
     },
 }
 
@@ -300,7 +302,7 @@ impl Task {
         let document = Document::parse(bytes)?;
         let inside: u64 = document.get("id")?.ok_or(TaskFileError::Missing("id"))?;
         if inside != id.0 {
-            return Err(TaskFileError::OtherId { inside, file: id.0 });
+            return Err(TaskFileError::OtherId { inside, file: id.0, line: document.line_of("id") });
         }
         let word: String = document.get("status")?.ok_or(TaskFileError::Missing("status"))?;
         let status = TaskStatus::from_word(&word).unwrap_or(TaskStatus::Unknown);

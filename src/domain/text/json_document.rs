@@ -2,7 +2,9 @@
 //!
 //! Other programs store their own fields in Brigade's files, so every whole-file format is read and written as a [`Document`].
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
@@ -10,11 +12,18 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::json_place::{JsonPlace, string_end};
+
+/// Maximum nesting depth. It is below the limits of common readers (serde_json: 128 levels, Python: about 1000).
+pub const DEPTH_MAX: usize = 100;
+
 /// A JSON object: its fields in file order, each value with its original text. Of duplicate keys the last value counts, as in common
 /// readers.
 #[derive(Clone, Default)]
 pub struct Document {
     fields: IndexMap<String, Box<RawValue>>,
+    /// The text that was parsed. Errors name places in it.
+    text: Arc<str>,
 }
 
 /// Reasons why bytes are not a document or a field is invalid.
@@ -23,25 +32,47 @@ pub enum DocumentError {
     /// The bytes are not exactly one JSON object.
     #[error("not a JSON object: {0}")]
     Syntax(String),
+    /// The object is nested too deeply for other readers.
+    #[error("not a JSON object: it is nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
     /// A known field has the wrong type or range.
     #[error("field `{field}`: {reason}")]
     Field {
-        /// The key of the value.
+        /// The keys of the value.
         field: String,
-        /// The parser's message.
+        /// The parser's message, with the line and the column.
         reason: String,
     },
+}
+
+/// The error at a place of a text that is not a document.
+fn syntax_error(reason: &str, place: &JsonPlace) -> DocumentError {
+    let key = if place.path.is_empty() { String::new() } else { format!(", in `{}`", place.path) };
+    DocumentError::Syntax(format!("{reason} at {place}{key}"))
+}
+
+/// The error of a text that is valid UTF-8 up to the end of `valid`.
+fn not_utf8(valid: &[u8]) -> DocumentError {
+    let valid = String::from_utf8_lossy(valid);
+    syntax_error("invalid UTF-8", &JsonPlace::of(&valid, valid.len()))
 }
 
 impl Document {
     /// Parses one JSON object. Skips a leading UTF-8 byte order mark, which some editors write.
     ///
     /// # Errors
-    /// [`DocumentError::Syntax`] if `bytes` is not exactly one JSON object.
+    /// [`DocumentError::Syntax`] if `bytes` is not exactly one JSON object, [`DocumentError::TooDeep`].
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-        let fields = serde_json::from_slice(bytes).map_err(|error| DocumentError::Syntax(error.to_string()))?;
-        Ok(Self { fields })
+        if is_too_deep(bytes) {
+            return Err(DocumentError::TooDeep);
+        }
+        let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
+        let fields = serde_json::from_str(text).map_err(|error| {
+            let (place, reason) = JsonPlace::of_error(text, 0, text, &error);
+            syntax_error(&reason, &place)
+        })?;
+        Ok(Self { fields, text: text.into() })
     }
 
     /// Returns the value of `field`, or `None` if it is missing or `null`.
@@ -52,13 +83,25 @@ impl Document {
         let Some(raw) = self.raw(field) else {
             return Ok(None);
         };
-        serde_json::from_str(raw).map_err(|error| {
-            // The place is one in the value.
-            let place = format!(" at line {} column {}", error.line(), error.column());
-            let reason = error.to_string();
-            let reason = reason.strip_suffix(&place).unwrap_or(&reason).to_owned();
-            DocumentError::Field { field: field.to_owned(), reason }
+        serde_json::from_str(raw).map_err(|error| match self.start(field) {
+            Some(start) => {
+                let (place, reason) = JsonPlace::of_error(&self.text, start, raw, &error);
+                DocumentError::Field { field: place.path.clone(), reason: format!("{reason} at {place}") }
+            }
+            None => DocumentError::Field { field: field.to_owned(), reason: error.to_string() },
         })
+    }
+
+    /// Returns the start of the value of `field` in the text that was parsed; `None` if the value was set later.
+    fn start(&self, field: &str) -> Option<usize> {
+        let parsed: HashMap<String, &RawValue> = serde_json::from_str(&self.text).ok()?;
+        let value = parsed.get(field)?.get();
+        if self.raw(field) == Some(value) { Some(value.as_ptr().addr() - self.text.as_ptr().addr()) } else { None }
+    }
+
+    /// Returns the line of the value of `field` in the text that was parsed.
+    pub fn line_of(&self, field: &str) -> Option<usize> {
+        Some(JsonPlace::of(&self.text, self.start(field)?).line)
     }
 
     /// Sets `field`. An existing field keeps its position, and its text if it already equals `value`.
@@ -179,17 +222,28 @@ fn one_line(value: &RawValue) -> Box<RawValue> {
     RawValue::from_string(line).unwrap_or_else(|_| value.to_owned())
 }
 
-/// Returns the end of the string that starts at `start`; the end of the text if it is not closed.
-fn string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
+/// Returns true if brackets outside strings nest deeper than [`DEPTH_MAX`].
+fn is_too_deep(json: &[u8]) -> bool {
+    if json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count() <= DEPTH_MAX {
+        return false;
     }
-    bytes.len()
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < json.len() {
+        match json[at] {
+            b'"' => {
+                at = string_end(json, at);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return true;
+        }
+        at += 1;
+    }
+    false
 }
 
 #[cfg(test)]
@@ -213,24 +267,32 @@ mod tests {
     }
 
     #[test]
-    fn json_of_any_depth_keeps_its_text() {
-        let deep = format!("{{\"x\":{}{}}}", "[".repeat(200_000), "]".repeat(200_000));
-        let document = Document::parse(deep.as_bytes()).unwrap();
-        assert_eq!(document.to_line(), deep);
-        assert!(document.get::<Value>("x").is_err(), "no parser recurses that deep");
+    fn invalid_utf8_error_names_line_and_column() {
+        let error = Document::parse(b"{\n  \"a\": \"\xff\"}").unwrap_err();
+        assert_eq!(error.to_string(), "not a JSON object: invalid UTF-8 at line 2 column 9, in `a`");
     }
 
     #[test]
-    fn error_names_line_or_field() {
+    fn error_names_line_column_and_key() {
         for (text, expected) in [
-            (&b"{\n  \"id\": 3,\n}"[..], "not a JSON object: trailing comma at line 3 column 1"),
-            (b"{\n  \"a\": \"\xff\"}", "not a JSON object: invalid unicode code point at line 2 column 9"),
+            ("{\n  \"id\": 3,\n}", "not a JSON object: trailing comma at line 3 column 1, in `id`"),
+            (
+                "{\n  \"a\": \"x,\n  \"id\": 3\n}",
+                "not a JSON object: control character (\\u0000-\\u001F) found while parsing a string at line 2 column 10, in `a`",
+            ),
+            (
+                "{\n  \"a\": {\n    \"b\": [1 2]}}",
+                "not a JSON object: expected `,` or `]` at line 3 column 13, in `a.b[0]`",
+            ),
+            ("{\"id\": 3", "not a JSON object: EOF while parsing an object at line 1 column 8, in `id`"),
         ] {
-            assert_eq!(Document::parse(text).unwrap_err().to_string(), expected);
+            assert_eq!(Document::parse(text.as_bytes()).unwrap_err().to_string(), expected, "{text}");
         }
-        let document = Document::parse(b"{\n  \"id\": \"3\"}").unwrap();
+        let document = Document::parse(b"{\n  \"id\": \"3\",\n  \"list\": [\n    1,\n    \"x\"\n  ]\n}").unwrap();
         let id = document.get::<u64>("id").unwrap_err().to_string();
-        assert_eq!(id, "field `id`: invalid type: string \"3\", expected u64");
+        assert_eq!(id, "field `id`: invalid type: string \"3\", expected u64 at line 2 column 11");
+        let list = document.get::<Vec<u64>>("list").unwrap_err().to_string();
+        assert_eq!(list, "field `list[1]`: invalid type: string \"x\", expected u64 at line 5 column 7");
     }
 
     #[test]
@@ -257,6 +319,19 @@ mod tests {
         for other in [r#"{"a": 1, "b": {"c": [1, " "]}}"#, r#"{"a": 1.0, "b": {"c": [1, ""]}}"#, r#"{"a": 1.0}"#] {
             assert_ne!(document, parse(other), "{other}");
         }
+    }
+
+    #[test]
+    fn json_nested_too_deep_is_refused() {
+        let nested = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        let document = Document::parse(nested(DEPTH_MAX).as_bytes()).unwrap();
+        assert_eq!(document.to_line(), nested(DEPTH_MAX));
+        assert!(serde_json::from_str::<serde_json::Value>(&document.to_pretty()).is_ok());
+        for depth in [DEPTH_MAX + 1, 200_000] {
+            assert_eq!(Document::parse(nested(depth).as_bytes()).unwrap_err(), DocumentError::TooDeep);
+        }
+        let in_strings = format!(r#"{{"x":"{}\"[[","y":1}}"#, "[".repeat(1000));
+        assert!(Document::parse(in_strings.as_bytes()).is_ok());
     }
 
     fn json() -> impl Strategy<Value = serde_json::Value> {

@@ -4,6 +4,7 @@
 pub mod characters;
 pub mod code_fence;
 pub mod json_document;
+pub mod json_place;
 mod length;
 mod line;
 pub mod output;

@@ -69,7 +69,7 @@ pub fn render(id: TaskId, reasons: &[Reason], now: UnixMs, commands: &Commands) 
 
 fn reason_sentence(id: TaskId, reason: &Reason, now: UnixMs) -> Sentence {
     match reason {
-        Reason::UnknownStatus { status } => unknown_status(id, status),
+        Reason::UnknownStatus { status, line } => unknown_status(id, status, *line),
         Reason::Invalid { file, reason } => {
             hinted(format!("Its file {file} is invalid: {}.", one_line(reason)), "correct the file, or remove it")
         }
@@ -105,11 +105,12 @@ fn reason_sentence(id: TaskId, reason: &Reason, now: UnixMs) -> Sentence {
     }
 }
 
-fn unknown_status(id: TaskId, status: &str) -> Sentence {
+fn unknown_status(id: TaskId, status: &str, line: Option<usize>) -> Sentence {
     let word = one_line(status);
     let text = format!("Its status `{word}` is another program's word. Brigade leaves it as it is.");
+    let line = line.map(|line| format!("line {line} of ")).unwrap_or_default();
     let file = id.file_name();
-    hinted(text, format!("for a team to do it: set `\"status\": \"pending\"` in .tasks/{file}"))
+    hinted(text, format!("for a team to do it: set `\"status\": \"pending\"` in {line}.tasks/{file}"))
 }
 
 /// Returns the end of a sentence about the file of a quarantined task.
