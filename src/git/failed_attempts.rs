@@ -38,9 +38,9 @@ const NAMES_MAX: u32 = 9;
 /// Names that are tried for the place of a failed attempt.
 const PLACES_MAX: u32 = 1_000;
 
-/// The result of [`RepositoryInner::set_aside_failed`].
-enum SetAside {
-    /// There is nothing to set aside.
+/// The result of [`RepositoryInner::branch_off_failed`].
+enum BranchedOff {
+    /// There is no work to put on a branch.
     Nothing,
     /// The worktree is removed. The branch keeps its work, if there was any.
     Done(Option<BranchName>),
@@ -86,16 +86,16 @@ impl RepositoryInner {
         warnings: &mut Vec<String>,
     ) -> Result<bool, RepositoryError> {
         let name = &worktree.name;
-        match self.set_aside_failed(worktree, tips, warnings)? {
-            SetAside::Nothing => {}
-            SetAside::Done(branch) => {
+        match self.branch_off_failed(worktree, tips, warnings)? {
+            BranchedOff::Nothing => {}
+            BranchedOff::Done(branch) => {
                 worktree.kept_branch = branch;
                 *tips = self.tips(worktree)?;
             }
-            SetAside::ChangedSince => warnings.push(format!(
+            BranchedOff::ChangedSince => warnings.push(format!(
                 "{name} was changed after the attempt failed, so the next attempt continues with its files"
             )),
-            SetAside::Impossible(why) => {
+            BranchedOff::Impossible(why) => {
                 warnings.push(format!("{name} stays unchanged ({why}); another worktree is used"));
                 return Ok(false);
             }
@@ -104,29 +104,29 @@ impl RepositoryInner {
     }
 
     /// Moves the work of a failed attempt to a branch of its own, and removes its worktree and branch.
-    fn set_aside_failed(
+    fn branch_off_failed(
         &self,
         worktree: &Worktree,
         tips: &BranchTips,
         warnings: &mut Vec<String>,
-    ) -> Result<SetAside, RepositoryError> {
-        let Some(failure) = &worktree.assignment.failed else { return Ok(SetAside::Nothing) };
+    ) -> Result<BranchedOff, RepositoryError> {
+        let Some(failure) = &worktree.assignment.failed else { return Ok(BranchedOff::Nothing) };
         match self.inspect(worktree, &mut Vec::new())? {
             Found::Place(at) => {
                 // Without a state, the worktree is that of the attempt before this one.
                 let last = self.attempt_in(worktree).unwrap_or(worktree.assignment.attempt.saturating_sub(1));
                 if last > failure.attempt {
-                    return Ok(SetAside::Nothing);
+                    return Ok(BranchedOff::Nothing);
                 }
                 self.main.update_git_folder(&at.git_dir)?;
                 at.restore(&worktree.branch, tips.own.as_deref().unwrap_or(&tips.target), warnings)?;
                 if self.has_changed_since(&at, worktree, last)? {
-                    return Ok(SetAside::ChangedSince);
+                    return Ok(BranchedOff::ChangedSince);
                 }
-                self.set_aside(&at, worktree, tips, failure, warnings)
+                self.branch_off(&at, worktree, tips, failure, warnings)
             }
-            Found::Missing => self.set_aside_branch(worktree, tips, failure),
-            Found::Other(_) => Ok(SetAside::Nothing),
+            Found::Missing => self.branch_off_missing(worktree, tips, failure),
+            Found::Other(_) => Ok(BranchedOff::Nothing),
         }
     }
 
@@ -144,39 +144,39 @@ impl RepositoryInner {
         }
     }
 
-    fn set_aside(
+    fn branch_off(
         &self,
         at: &RepoPath,
         worktree: &Worktree,
         tips: &BranchTips,
         failure: &FailedAttempt,
         warnings: &mut Vec<String>,
-    ) -> Result<SetAside, RepositoryError> {
+    ) -> Result<BranchedOff, RepositoryError> {
         let repositories = clear_skip_worktree(at)?;
         if let Some(reason) = unsavable_content(at, &repositories) {
-            return Ok(SetAside::Impossible(reason));
+            return Ok(BranchedOff::Impossible(reason));
         }
         if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
-            return Ok(SetAside::Impossible(reason));
+            return Ok(BranchedOff::Impossible(reason));
         }
         let ignored = match at.changes(&[WITH_IGNORED]) {
             Ok(status) => split_ignored(&status).0,
             Err(error) if error.is_general() => return Err(error),
-            Err(error) => return Ok(SetAside::Impossible(error.to_string())),
+            Err(error) => return Ok(BranchedOff::Impossible(error.to_string())),
         };
         let saved = digest(at)?;
         let kept = match self.commit_everything(at, worktree, tips, failure, &repositories)? {
             AttemptCommit::Created(kept) => kept,
             AttemptCommit::NestedRepository(nested) => {
                 let reason = format!("the nested repository {} is not empty", nested.display());
-                return Ok(SetAside::Impossible(reason));
+                return Ok(BranchedOff::Impossible(reason));
             }
         };
         if let Fetch::Refused(reason) = self.main.fetch_from(at, &kept.commit)? {
-            return Ok(SetAside::Impossible(reason));
+            return Ok(BranchedOff::Impossible(reason));
         }
         let branch = match self.keep(&kept, &worktree.assignment, failure)? {
-            SetAside::Done(branch) => branch,
+            BranchedOff::Done(branch) => branch,
             other => return Ok(other),
         };
         let work = self.task_files(at, ignored)?;
@@ -192,7 +192,7 @@ impl RepositoryInner {
             ));
         }
         self.delete_branch(worktree, tips.own.as_deref())?;
-        Ok(SetAside::Done(branch))
+        Ok(BranchedOff::Done(branch))
     }
 
     /// Renames the place of a failed attempt, so that its ignored files stay. `saved` is its digest. Returns its new name.
@@ -216,28 +216,28 @@ impl RepositoryInner {
     }
 
     /// Sets a branch aside whose worktree is missing: a kill interrupted an earlier call, or a person removed the worktree.
-    fn set_aside_branch(
+    fn branch_off_missing(
         &self,
         worktree: &Worktree,
         tips: &BranchTips,
         failure: &FailedAttempt,
-    ) -> Result<SetAside, RepositoryError> {
+    ) -> Result<BranchedOff, RepositoryError> {
         let assignment = &worktree.assignment;
-        let Some(tip) = tips.own.clone() else { return Ok(SetAside::Nothing) };
+        let Some(tip) = tips.own.clone() else { return Ok(BranchedOff::Nothing) };
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
             let Some(kept) = self.main.branch_commit(&branch)? else { break };
             if self.main.is_ancestor(&tip, &kept)? {
                 self.delete_branch(worktree, Some(&tip))?;
-                return Ok(SetAside::Done(Some(branch)));
+                return Ok(BranchedOff::Done(Some(branch)));
             }
         }
         if failure.attempt + 1 != assignment.attempt {
-            return Ok(SetAside::Nothing);
+            return Ok(BranchedOff::Nothing);
         }
         let kept = KeptCommit { commit: tip.clone(), tree: String::new(), parents: Vec::new() };
         let result = self.keep(&kept, assignment, failure)?;
-        if let SetAside::Done(_) = &result {
+        if let BranchedOff::Done(_) = &result {
             self.delete_branch(worktree, Some(&tip))?;
         }
         Ok(result)
@@ -290,16 +290,16 @@ impl RepositoryInner {
         kept: &KeptCommit,
         assignment: &Assignment,
         failure: &FailedAttempt,
-    ) -> Result<SetAside, RepositoryError> {
+    ) -> Result<BranchedOff, RepositoryError> {
         if self.main.is_ancestor(&kept.commit, &self.branch.target_ref())? {
-            return Ok(SetAside::Done(None));
+            return Ok(BranchedOff::Done(None));
         }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
             let name = branch.full();
             match self.main.branch_commit(&branch)? {
                 Some(existing) if existing == kept.commit || self.equals(&existing, kept)? => {
-                    return Ok(SetAside::Done(Some(branch)));
+                    return Ok(BranchedOff::Done(Some(branch)));
                 }
                 Some(_) => {}
                 None => {
@@ -307,12 +307,12 @@ impl RepositoryInner {
                     if self.branch.durability == Durability::Power {
                         self.branch.sync(&self.main.common_dir.join(&name))?;
                     }
-                    return Ok(SetAside::Done(Some(branch)));
+                    return Ok(BranchedOff::Done(Some(branch)));
                 }
             }
         }
         let last = attempt_branch(assignment, failure, NAMES_MAX);
-        Ok(SetAside::Impossible(format!("all branches up to {last} keep other work")))
+        Ok(BranchedOff::Impossible(format!("all branches up to {last} keep other work")))
     }
 
     /// Returns true if a commit has the same files and parents.

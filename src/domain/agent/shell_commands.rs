@@ -22,7 +22,7 @@ const PART_CHARS_MAX: usize = 120;
 
 /// Programs that read commands from their input. Here-documents in the same text are commands too.
 #[rustfmt::skip]
-const READERS: [&str; 29] = [
+const INPUT_READERS: [&str; 29] = [
     "ash", "at", "bash", "batch", "busybox", "chroot", "crontab", "csh", "dash", "doas", "eval", "fish", "ksh", "mksh", "newgrp", "nsenter",
     "parallel", "rbash", "runuser", "script", "sh", "source", "ssh", "su", "sudo", "tcsh", "unshare", "yash", "zsh",
 ];
@@ -252,7 +252,7 @@ fn is_reader(part: &Part) -> bool {
     let is_reader = |(index, word): (usize, &String)| match word.as_str() {
         "." => is_command(index),
         word if word.starts_with('$') => !WRITERS.contains(&program(&words)),
-        word => READERS.contains(&base_name(word)),
+        word => INPUT_READERS.contains(&base_name(word)),
     };
     words.iter().enumerate().any(is_reader)
 }

@@ -73,7 +73,9 @@ fn reason_sentence(id: TaskId, reason: &Reason, now: UnixMs) -> Sentence {
         Reason::Invalid { file, reason } => {
             hinted(format!("Its file {file} is invalid: {}.", one_line(reason)), "correct the file, or remove it")
         }
-        Reason::Quarantined(task) => hinted(format!("Its file {}.", set_aside(task)), restore_hint(id, &task.place)),
+        Reason::Quarantined(task) => {
+            hinted(format!("Its file {}.", quarantine_text(task)), restore_hint(id, &task.place))
+        }
         Reason::Missing => hinted(format!("There is no task {id} on the board."), Question::Tasks),
         Reason::Failed { failures, summary, worktree, has_verify } => {
             let text = failure(*failures, summary.as_deref());
@@ -114,7 +116,7 @@ fn unknown_status(id: TaskId, status: &str, line: Option<usize>) -> Sentence {
 }
 
 /// Returns the end of a sentence about the file of a quarantined task.
-pub fn set_aside(task: &QuarantinedTask) -> String {
+pub fn quarantine_text(task: &QuarantinedTask) -> String {
     one_line(&task.to_string())
 }
 
@@ -267,7 +269,7 @@ fn blocking_cause(blocking: &BlockingTask) -> Sentence {
             hinted(format!("whose {}", waiting_request(request)), commands_for(request))
         }
         BlockingCause::Quarantined(task) => {
-            hinted(format!("whose file {}", set_aside(task)), restore_hint(id, &task.place))
+            hinted(format!("whose file {}", quarantine_text(task)), restore_hint(id, &task.place))
         }
         BlockingCause::Missing => {
             let remove = update(blocking.waiter, TaskChange::NotAfter(id));

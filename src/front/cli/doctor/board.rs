@@ -9,7 +9,7 @@ use crate::domain::text::units::{count, join_up_to};
 use crate::front::cli::context::Context;
 use crate::front::text::commands::{Hint, hint};
 use crate::front::text::tasks::counts_text;
-use crate::front::text::why::set_aside;
+use crate::front::text::why::quarantine_text;
 
 /// The most tasks in the command of a hint.
 const HINTED_MAX: usize = 10;
@@ -29,7 +29,7 @@ fn of_board(finding: &BoardFinding) -> Finding {
             warn("board", text, "repair it by hand; it blocks the tasks that wait for it")
         }
         BoardFinding::Quarantined { task, file } => {
-            let text = format!("the file of {task} {}", set_aside(file));
+            let text = format!("the file of {task} {}", quarantine_text(file));
             warn("board", text, restore_hint(*task, &file.place))
         }
         BoardFinding::Abandoned(tasks) => {
