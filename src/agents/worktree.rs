@@ -128,7 +128,7 @@ impl AgentHost {
     ) -> StoreResult<()> {
         let by = Actor::holder(self.name(), task.attempt);
         let assignment = &worktree.assignment;
-        let ignored = isolation.repository.keep_files(worktree).await.unwrap_or_else(|error| {
+        let ignored = isolation.repository.move_ignored_files(worktree).await.unwrap_or_else(|error| {
             // The worktree stays, because it cannot be cleaned up either.
             self.record_warnings(assignment, [error.to_string()]);
             IgnoredFiles::default()

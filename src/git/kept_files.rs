@@ -59,13 +59,13 @@ struct MovedFile {
 
 impl RepositoryInner {
     /// Moves the ignored files that `keep` names, and lists the others.
-    pub(super) fn keep_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError> {
+    pub(super) fn move_ignored_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError> {
         let Some(at) = self.main.place_at(&worktree.root).map(RepoPath::confined) else {
             return Ok(IgnoredFiles::default());
         };
         at.remove_dead_locks()?;
         let (ignored, _) = split_ignored(&at.changes(&[WITH_IGNORED])?);
-        self.keep_ignored(&at, worktree.assignment.task, ignored)
+        self.move_ignored(&at, worktree.assignment.task, ignored)
     }
 
     /// The files of the task among these ignored entries.
@@ -73,8 +73,8 @@ impl RepositoryInner {
         IgnoredWalk::new(&self.main, at, &self.keep).task_files(ignored, |path| self.is_control_file(path))
     }
 
-    /// As [`Self::keep_files`], for these ignored entries.
-    pub(super) fn keep_ignored(
+    /// As [`Self::move_ignored_files`], for these ignored entries.
+    pub(super) fn move_ignored(
         &self,
         at: &RepoPath,
         task: TaskId,

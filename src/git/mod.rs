@@ -335,9 +335,9 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.publish(&merge, &assignment)).await
     }
 
-    async fn keep_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError> {
+    async fn move_ignored_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError> {
         let worktree = worktree.clone();
-        self.blocking(move |inner| inner.keep_files(&worktree)).await
+        self.blocking(move |inner| inner.move_ignored_files(&worktree)).await
     }
 
     async fn clean_up(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {

@@ -41,7 +41,7 @@ impl RepositoryInner {
                 PlaceWork::Other(reason) => return Ok(Some(format!("{name} stays: {reason}"))),
                 PlaceWork::OnlyIgnored(ignored) => ignored,
             };
-            let files = self.keep_ignored(&at, worktree.assignment.task, ignored)?;
+            let files = self.move_ignored(&at, worktree.assignment.task, ignored)?;
             if files.left.is_empty() {
                 self.main.remove_place(&worktree.root)?;
             } else {

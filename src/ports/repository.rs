@@ -397,10 +397,10 @@ pub trait Repository: WorkInspector {
     /// Moves the ignored files of a task that `keep` names into the workspace, and returns them with the ignored files that stay in the
     /// worktree. Files of the set-up and caches do not count. No file is replaced. After a crash at any point each file is in the worktree or
     /// in the workspace, and the next call returns all of them.
-    async fn keep_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError>;
+    async fn move_ignored_files(&self, worktree: &Worktree) -> Result<IgnoredFiles, RepositoryError>;
 
     /// Removes the mark of a completed task's merge, and its worktree and branch. Returns the reason if they stay, because they
-    /// have other changes. A worktree stays for ignored files too, as [`Repository::keep_files`] returns them.
+    /// have other changes. A worktree stays for ignored files too, as [`Repository::move_ignored_files`] returns them.
     async fn clean_up(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError>;
 
     /// Shows the state of the work in the files of the worktree. A worktree that was removed stays removed.

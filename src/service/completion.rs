@@ -277,7 +277,7 @@ impl CompletionGate<'_> {
         };
         match merged {
             MergeResult::Done { evidence, commit, verify } => {
-                let ignored = self.keep_files().await;
+                let ignored = self.move_ignored_files().await;
                 let has_nothing_merged = commit.is_none() && matches!(self.place, WorkPlace::Worktree(_));
                 let unmerged = if has_nothing_merged { unmerged_evidence(ignored.as_ref()) } else { String::new() };
                 let parts = [result.evidence, evidence, unmerged];
@@ -304,9 +304,9 @@ impl CompletionGate<'_> {
     }
 
     /// Returns the ignored files of a task with a worktree, and moves those that the team keeps into the workspace.
-    async fn keep_files(&self) -> Option<IgnoredFiles> {
+    async fn move_ignored_files(&self) -> Option<IgnoredFiles> {
         let WorkPlace::Worktree(worktree) = self.place else { return None };
-        worktree.keep_files().await.map_err(|warning| (self.verifier.events)(warning)).ok()
+        worktree.move_ignored_files().await.map_err(|warning| (self.verifier.events)(warning)).ok()
     }
 
     /// Runs the verify command of the task in the author's folder. Returns true if it exits 0, and false without a command.

@@ -100,8 +100,8 @@ impl TaskWorktree {
 
     /// Moves the ignored files that the team keeps into the workspace, and returns all ignored files of the task. The error is a warning:
     /// the worktree stays then.
-    pub(super) async fn keep_files(&self) -> Result<IgnoredFiles, EventKind> {
-        let kept = self.repository.keep_files(&self.worktree).await;
+    pub(super) async fn move_ignored_files(&self) -> Result<IgnoredFiles, EventKind> {
+        let kept = self.repository.move_ignored_files(&self.worktree).await;
         kept.map_err(|error| self.event(error.into()))
     }
 

@@ -171,7 +171,7 @@ async fn files_of_setup_are_no_work() {
         // A restart of Brigade prepares the worktree again.
         repo.repository.prepare_setup(&setup_place).await.unwrap();
         work(&place.root);
-        let files = repo.repository.keep_files(&place).await.unwrap();
+        let files = repo.repository.move_ignored_files(&place).await.unwrap();
         assert_eq!((text(&files.moved), text(&files.left)), (String::new(), list.to_owned()), "{case}");
     }
 }
@@ -185,7 +185,7 @@ async fn later_setup_adds_no_work_of_task_to_its_files() {
     write(repo.path(), ".env", "KEY=3\n");
     let place = SetupPlace::Task(place.root.clone());
     repo.repository.prepare_setup(&place).await.unwrap();
-    let files = repo.repository.keep_files(&worktree(&repo).await).await.unwrap();
+    let files = repo.repository.move_ignored_files(&worktree(&repo).await).await.unwrap();
     assert_eq!(text(&files.left), "reports/ (5 bytes)", "the copy was written again by Brigade");
 }
 
@@ -204,7 +204,7 @@ async fn kept_files_move_beside_existing_ones() {
     fs::File::create(place.root.join("reports/big.md")).unwrap().set_len(100 * 1024 * 1024 + 1).unwrap();
     symlink("/etc/passwd", place.root.join("reports/link")).unwrap();
     write(&place.root, ".worktrees/a.bin", "x");
-    let files = repo.repository.keep_files(&place).await.unwrap();
+    let files = repo.repository.move_ignored_files(&place).await.unwrap();
     assert_eq!(
         text(&files.moved),
         "reports/deep/c.md (10 bytes), reports/a.md.task-1 (5 bytes), reports/b.md.task-1.2 (5 bytes)"
@@ -219,7 +219,7 @@ async fn kept_files_move_beside_existing_ones() {
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     assert!(!repo.path().join(".worktrees/a.bin").exists(), "that folder is Brigade's");
     // A report after a kill names them again, and moves nothing twice.
-    assert_eq!(repo.repository.keep_files(&place).await.unwrap(), files);
+    assert_eq!(repo.repository.move_ignored_files(&place).await.unwrap(), files);
 }
 
 /// Another name of the file stays in the worktree, where commands can write it.
@@ -230,7 +230,7 @@ async fn moved_file_has_no_other_names() {
     write(&place.root, "reports/a.md", "work\n");
     fs::create_dir(place.root.join("made")).unwrap();
     fs::hard_link(place.root.join("reports/a.md"), place.root.join("made/link")).unwrap();
-    let files = repo.repository.keep_files(&place).await.unwrap();
+    let files = repo.repository.move_ignored_files(&place).await.unwrap();
     assert_eq!((text(&files.moved), text(&files.left)), ("reports/a.md (5 bytes)".into(), "made/ (5 bytes)".into()));
     fs::write(place.root.join("made/link"), "of a later attempt\n").unwrap();
     assert_eq!(fs::read_to_string(repo.path().join("reports/a.md")).unwrap(), "work\n");
@@ -246,7 +246,7 @@ async fn kept_file_that_git_would_publish_is_not_moved() {
     for file in [".env", "x.bin", "reports/a"] {
         write(&place.root, file, "of the task\n");
     }
-    let files = repo.repository.keep_files(&place).await.unwrap();
+    let files = repo.repository.move_ignored_files(&place).await.unwrap();
     assert_eq!(text(&files.moved), "reports/a.task-1 (12 bytes)");
     assert_eq!(
         files.problems().collect::<Vec<_>>(),
@@ -268,7 +268,7 @@ async fn keep_is_stronger_than_table_of_caches() {
     {
         write(&place.root, file, "x");
     }
-    let files = repo.repository.keep_files(&place).await.unwrap();
+    let files = repo.repository.move_ignored_files(&place).await.unwrap();
     let moved =
         "a.pyc (1 bytes), crates/a/target/c (1 bytes), node_modules/.cache/a/b (1 bytes), target/release/x (1 bytes)";
     assert_eq!((text(&files.moved).as_str(), text(&files.left).as_str()), (moved, ""));

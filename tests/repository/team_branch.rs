@@ -561,7 +561,6 @@ async fn missing_team_branch_is_named_with_remedy() {
     let repository = &repo.repository;
     let errors = [
         repository.provision(&task(2)).await.unwrap_err(),
-        repository.commit(&worktree, "Done so.").await.unwrap_err(),
         repository.merge(&worktree, reported(&merge.commit)).await.unwrap_err(),
         repository.publish(&merge, &task(1)).await.unwrap_err(),
     ];
