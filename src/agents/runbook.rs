@@ -8,13 +8,13 @@ use super::host::{ABORTED, AgentHost};
 use super::permissions::CallNotMade;
 use super::{AgentBackend, AgentError, CompactionOutcome, TurnOutcome};
 use crate::domain::agent::permission::{PermissionCall, ToolKind};
-use crate::domain::agent::transcript::Block;
+use crate::domain::agent::transcript::{Block, TranscriptEntry};
 use crate::domain::log::event::REPORT_TOOL;
 use crate::domain::task::Task;
 use crate::domain::task::failure_summary;
 use crate::domain::task::shell_blocks::{script_headline, shell_blocks};
 use crate::domain::task::transition::Actor;
-use crate::domain::team::approval::RequestKind;
+use crate::domain::team::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::team::name::SYSTEM;
 use crate::domain::team::phase::{ClaimRef, PhaseEvent};
 use crate::process::command::{CommandOutcome, TimeLimit};
@@ -45,7 +45,7 @@ struct TaskRun {
     scripts: Vec<String>,
     /// The number of blocks that exited 0.
     done_count: usize,
-    /// The output of the last block that exited 0.
+    /// The output of the last block that exited 0, or the report of a review that an earlier attempt requested.
     output: String,
     /// The id of the review that the work waits for.
     review: Option<String>,
@@ -56,8 +56,15 @@ impl AgentBackend for RunbookAgent {
     async fn begin_task(&mut self, task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
         host.reset_conversation().await?;
         let scripts = shell_blocks(&task.description);
-        self.run =
-            Some(TaskRun { claim: ClaimRef::of(task), scripts, done_count: 0, output: String::new(), review: None });
+        let review = continued_review(host, task, &scripts).await?;
+        let output = review.as_ref().and_then(|review| Some(review.report.as_ref()?.summary.clone()));
+        self.run = Some(TaskRun {
+            claim: ClaimRef::of(task),
+            scripts,
+            done_count: 0,
+            output: output.unwrap_or_default(),
+            review: review.map(|review| review.id),
+        });
         Ok(())
     }
 
@@ -214,6 +221,25 @@ async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<Result<(), S
     let Some(answer) = review.and_then(|review| review.answer.as_ref()) else { return Ok(None) };
     let is_approved = answer.approve || answer.by == SYSTEM;
     Ok(Some(if is_approved { Ok(()) } else { Err(answer.feedback().to_owned()) }))
+}
+
+/// Returns the last review of the interrupted attempt that this one continues. Blocks that were changed since have no review.
+async fn continued_review(host: &AgentHost, task: &Task, scripts: &[String]) -> Result<Option<Request>, AgentError> {
+    let stores = &host.services.stores;
+    let approvals = request_mail::load_approvals(stores, host.name()).await?;
+    let Some(review) = approvals.last_review_of(&ReviewSubject::of(task, None)) else { return Ok(None) };
+    let mut commands = Vec::new();
+    for record in stores.transcripts.load(host.name()).await? {
+        let TranscriptEntry::Message(message) = record.entry else { continue };
+        if message.task != Some(task.id) {
+            continue;
+        }
+        commands.extend(message.content.iter().filter_map(|block| match block {
+            Block::ToolUse { name, input, .. } if name == COMMAND_TOOL => input["command"].as_str().map(str::to_owned),
+            _ => None,
+        }));
+    }
+    Ok(if commands.ends_with(scripts) { Some(review.clone()) } else { None })
 }
 
 async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -> Result<(), AgentError> {
