@@ -55,8 +55,7 @@ pub(super) fn checked_target(
     if merge_into.is_some() {
         check_chosen_branch(main, &target)?;
     }
-    if let Some(MergeObstacle { reason, hint }) =
-        merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
+    if let Some(MergeObstacle { reason, hint }) = merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
     {
         let hint = match merge_into {
             Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)),

@@ -1,5 +1,7 @@
 //! The questions and orders of a front end without a terminal.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test helpers may panic")]
+
 mod events;
 
 use std::path::Path;

@@ -568,5 +568,5 @@ async fn moved_team_branch_names_the_next_step() {
     assert!(hints()[0].contains("status` shows changes"), "{:?}", hints());
     fs::remove_file(repo.team_worktree().join("mine.txt")).unwrap();
     repo.launch().await;
-    assert_eq!(hints(), [String::new(); 0]);
+    assert_eq!(hints(), Vec::<String>::new());
 }
