@@ -432,11 +432,8 @@ async fn signed_commit_of_teammate_is_kept() {
     finish(&repo, &worktree, || ()).await;
     let signed = signed.trim();
     assert!(repo.git(&["cat-file", "commit", signed]).contains("gpgsig "));
-    let log = repo.git(&["log", "--format=%s %(trailers:key=Brigade-Task,valueonly)", "main..brigade/crew^2"]);
-    assert_eq!(
-        log.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>(),
-        ["Two 1", "One", "Zero"]
-    );
+    let log = repo.git(&["log", "--format=%s", "main..brigade/crew^2"]);
+    assert_eq!(log, "Two\nOne\nZero");
     let commits = repo.git(&["rev-list", "main..brigade/crew"]);
     let with_signature = |commit: &&str| repo.git(&["cat-file", "commit", commit]).contains("gpgsig ");
     assert_eq!(commits.lines().filter(with_signature).collect::<Vec<_>>(), [signed]);

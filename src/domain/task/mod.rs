@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn invalid_task_error_names_reason() {
         for (text, reason) in [
-            (r#"{"id":8,"subject":"s","status":"pending"}"#, "its id is 8, but its file name says 7"),
+            (r#"{"id":8,"subject":"s","status":"pending"}"#, "its id is 8 at line 1, but its file name says 7"),
             (r#"{"id":7,"subject":"s","status":7}"#, "field `status`"),
             (r#"{"id":7,"status":"pending"}"#, "field `subject` is missing"),
             (r#"{"id":7,"subject":"s","status":"pending","blockedBy":"3"}"#, "field `blockedBy`"),
