@@ -1,5 +1,6 @@
 //! The models that a service lists, with their context windows where it tells them.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
@@ -44,6 +45,9 @@ const NO_CHAT: [&str; 22] = [
     "veo-",
     "ocr",
 ];
+/// Parts of the names of models for code, and of those that follow instructions, in lower case.
+const FOR_CODE: [&str; 2] = ["code", "devstral"];
+const INSTRUCTED: [&str; 4] = ["instruct", "chat", "-it", ":it"];
 /// The fields of a listed model that can have its context window.
 const WINDOW_FIELDS: [&str; 4] = ["max_model_len", "context_length", "context_window", "max_context_length"];
 
@@ -121,10 +125,12 @@ impl Catalog {
         self.models.iter().find(|model| model.name == name || model.name.strip_prefix("models/") == Some(name))
     }
 
-    /// Returns the model for a first team: the preferred one if it is listed, else the first one that can chat, a loaded one before others.
+    /// Returns the model for a first team: the preferred one if it is listed, else one for code, else one that follows instructions, else
+    /// another one that can chat. Among equals, a loaded one comes first, then the largest.
     pub fn choose(&self, preferred: Option<&str>) -> Option<&ListedModel> {
         let preferred = preferred.and_then(|name| self.find(name));
-        preferred.or_else(|| self.models.iter().filter(|model| model.can_chat).min_by_key(|model| !model.is_loaded))
+        preferred
+            .or_else(|| self.models.iter().filter(|model| model.can_chat).min_by_key(|model| Reverse(model.rank())))
     }
 
     /// Reads the names and windows of a list in any of the forms that servers use.
@@ -167,6 +173,9 @@ impl Catalog {
     }
 }
 
+/// The order of models for a first team.
+type Rank = (bool, bool, bool, u64);
+
 impl ListedModel {
     fn of_item(item: &Value) -> Option<Self> {
         let name = name_of(item)?;
@@ -175,6 +184,12 @@ impl ListedModel {
         let context_window_tokens = WINDOW_FIELDS.iter().find_map(|field| item[*field].as_u64());
         Some(Self { name, context_window_tokens, is_loaded: false, can_chat })
     }
+
+    fn rank(&self) -> Rank {
+        let name = self.name.to_lowercase();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        (has(&FOR_CODE), has(&INSTRUCTED), self.is_loaded, tenths_of_billions(&name))
+    }
 }
 
 /// Returns the name of a listed model, if it can be printed and sent.
@@ -182,6 +197,13 @@ fn name_of(item: &Value) -> Option<String> {
     let name = [&item["id"], &item["name"], &item["model"], item].into_iter().find_map(Value::as_str)?;
     let is_valid = !name.is_empty() && name.chars().count() <= NAME_CHARS_MAX && !name.chars().any(char::is_control);
     is_valid.then(|| name.to_owned())
+}
+
+/// The size in a name such as `qwen2.5-coder:1.5b`, in tenths of a billion parameters; 0 if it has none.
+fn tenths_of_billions(name: &str) -> u64 {
+    let words = name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let size = words.filter_map(|word| word.strip_suffix('b')?.parse::<f64>().ok()).find(|size| size.is_finite());
+    size.map_or(0, |size| (size * 10.0) as u64)
 }
 
 /// Asks the server of `model` for its models. It sends the keys of `model`, as each request does.
@@ -248,9 +270,11 @@ mod tests {
     }
 
     #[test]
-    fn model_that_can_chat_is_chosen() {
+    fn coder_model_is_chosen_before_others() {
         for (names, preferred, expected) in [
-            (&["nomic-embed-text", "llama3:8b", "qwen3:30b-a3b"][..], None, Some("llama3:8b")),
+            (&["llama3:8b", "qwen2.5-coder:0.5b", "qwen2.5-coder:7b"][..], None, Some("qwen2.5-coder:7b")),
+            (&["phi4", "gemma-3-12b-it", "mistral:7b-instruct"], None, Some("gemma-3-12b-it")),
+            (&["nomic-embed-text", "llama3:8b", "qwen3:30b-a3b"], None, Some("qwen3:30b-a3b")),
             (&["nomic-embed-text", "whisper-1", "starcoder2-base"], None, None),
             (&["qwen2.5-coder:7b", "phi4"], Some("phi4"), Some("phi4")),
             (&["qwen2.5-coder:7b", "phi4"], Some("phi5"), Some("qwen2.5-coder:7b")),

@@ -930,7 +930,7 @@ fn quarantined_task_file_is_named_with_restore_hint() {
     let shown = ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"].map(str::to_owned);
     for line in shown.iter().chain(&changes) {
         let text = text(&format!("COLUMNS=400 {line}"));
-        let place = "set aside as .tasks/.spoiled/task_1.json.2: not a JSON object: expected `:` at line 4 column 12";
+        let place = "set aside as .tasks/.spoiled/task_1.json.2: not a JSON object: expected `:` at line 4 column 12, in `status`";
         assert!(text.contains(place), "{line}: {text}");
         assert!(text.contains("`mv .tasks/.spoiled/task_1.json.2 .tasks/task_1.json`"), "{line}: {text}");
     }

@@ -56,7 +56,7 @@ async fn doctor(workspace: &TestWorkspace, variables: &[(&str, &str)]) -> String
 const NAMES: [&str; 4] = ["nomic-embed-text", "llama3:8b", "qwen2.5-coder:7b", "qwen2.5-coder:0.5b"];
 
 #[tokio::test]
-async fn local_starter_takes_a_chat_model_and_works() {
+async fn local_starter_takes_a_coder_model_and_works() {
     for provider in ["ollama", "lmstudio", "vllm", "llamacpp", "litellm", "openai-compatible"] {
         let server = server(vec![("/v1/models", list(&NAMES))]).await;
         let workspace = TestWorkspace::new();
@@ -64,7 +64,7 @@ async fn local_starter_takes_a_chat_model_and_works() {
         assert_eq!(code, Some(0), "{provider}: {output}");
         assert!(output.contains("lists 4 models: nomic-embed-text, "), "{provider}: {output}");
         let config = workspace.read("brigade.toml");
-        assert!(config.contains(&format!("provider = \"{provider}\"\nmodel = \"llama3:8b\"\n")), "{config}");
+        assert!(config.contains(&format!("provider = \"{provider}\"\nmodel = \"qwen2.5-coder:7b\"\n")), "{config}");
         workspace.write("plan.md", "## One\n\n## Two\n");
         let output = run(&workspace, &["run", "--plan", "plan.md"], &[]).await;
         assert_eq!(output.status.code(), Some(0), "{provider}: {}", both(&output));

@@ -146,31 +146,6 @@ async fn events_wait_in_memory_while_disk_is_full() {
     assert_eq!(numbers(&log.append(vec![warning("small")]).await.unwrap()), [accepted + 1]);
 }
 
-#[tokio::test]
-async fn folder_in_place_of_event_log_stops_no_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    for run in 0..10 {
-        match run {
-            1 => fs::create_dir(at("events.2.jsonl")).unwrap(),
-            3 => {
-                fs::remove_file(at("events.jsonl")).unwrap();
-                fs::create_dir(at("events.jsonl")).unwrap();
-            }
-            _ => {}
-        }
-        let log = FileEventLog::new(real(), clock(), folder.path());
-        let events = log.append(vec![warning(&run.to_string())]).await.unwrap();
-        assert_eq!(
-            FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap(),
-            events,
-            "run {run}"
-        );
-    }
-    assert!(at("events.2.jsonl").is_dir(), "a foreign folder was removed");
-    assert!(at("events.5.jsonl").is_file());
-}
-
 /// The oldest parts of a large log are removed, so the rest must be enough for a replay.
 #[tokio::test]
 async fn newest_log_part_restores_the_board() {
