@@ -25,6 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 mod confinement;
 
+use crate::agents::external::programs;
 use crate::config::diagnostics::{ConfigError, Problem, problem_list};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
 use crate::domain::task::NewTask;
@@ -332,9 +333,9 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
 async fn check_programs(spec: &TeamSpec, sandbox: &Sandbox, folder: &Path) -> Result<Vec<String>, LaunchError> {
     let members: Vec<MemberSpec> = std::iter::once(&spec.lead).chain(&spec.members).cloned().collect();
     let (sandbox, folder) = (sandbox.clone(), folder.to_owned());
-    let check = move || providers::check_programs(members.iter(), &sandbox, &folder);
+    let check = move || programs::check_programs(members.iter(), &sandbox, &folder);
     // It can only fail at the end of the runtime.
-    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(providers::ProgramReport::default()));
+    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(programs::ProgramReport::default()));
     let report = checked.map_err(|error| LaunchError::Program { reason: error.problem, hint: error.hint })?;
     Ok(report.warnings)
 }

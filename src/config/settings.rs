@@ -10,7 +10,7 @@ use crate::domain::team::model_spec::{
 use crate::domain::team::team_spec::{Isolation, Limits, Memory, OnQuota};
 use crate::domain::text::words::words;
 use crate::ports::Durability;
-use crate::providers::PROVIDERS;
+use crate::providers;
 
 /// The kind of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +185,7 @@ const ALLOW: Setting = setting("allow", ValueKind::Words, Effect::Runs, "Calls a
 #[rustfmt::skip]
 const DENY: Setting = setting("deny", ValueKind::Words, Effect::Runs, "Calls that are refused in every mode, such as [\"bash(git push:*)\"]. They are stronger than `allow`. Those of the team and of the member hold. Default: none.");
 #[rustfmt::skip]
-const PROGRAM_COMMAND: Setting = setting("command", ValueKind::Command, Effect::Runs, "The command that starts the agent's program, for `claude-code`. Default: `claude`; for members the lead's.");
+const PROGRAM_COMMAND: Setting = setting("command", ValueKind::Command, Effect::Runs, "The command that starts the program of an external agent. Default: its own, such as `claude`; for members the lead's.");
 #[rustfmt::skip]
 const PASS_ENV: Setting = setting("pass_env", ValueKind::Words, Effect::HandsOver, "The environment variables that the agent's program or `key_command` gets although commands do not, such as [\"ANTHROPIC_API_KEY\"]. Default: none; for members the lead's.");
 #[rustfmt::skip]
@@ -352,7 +352,7 @@ pub const OTHER_VARIABLES: [&str; 16] = [
 
 /// Returns the names of all providers.
 pub fn providers() -> impl Iterator<Item = &'static str> {
-    PROVIDERS.iter().map(|provider| provider.name)
+    providers::all().map(|provider| provider.name)
 }
 
 /// The provider of a team without a lead.

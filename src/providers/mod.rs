@@ -1,7 +1,8 @@
-//! The providers of models: one file and one line in [`PROVIDERS`] each.
+//! The providers of models: one file and one line in [`PROVIDERS`] each. External agents have a line in
+//! [`AGENTS`](crate::agents::external::programs::AGENTS) instead.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use reqwest::Url;
 
@@ -10,8 +11,9 @@ use compat::Compat;
 use key_command::KeyCommands;
 use service::{KeyVariable, Service};
 
+use crate::agents::external::programs::AGENTS;
 use crate::domain::team::model_spec::{IdForm, MaxTokensField, ReasoningBack, SessionHeader, ThinkingForm};
-use crate::domain::team::team_spec::{AgentKind, ApiKind, ExternalProgram, MemberSpec, ModelSpec};
+use crate::domain::team::team_spec::{AgentKind, ApiKind, ModelSpec};
 use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 
@@ -19,7 +21,6 @@ pub mod api;
 mod arguments;
 pub mod catalog;
 pub mod chat;
-mod claude_code;
 pub mod compat;
 #[doc(hidden)]
 pub mod errors;
@@ -94,25 +95,6 @@ impl Provider {
     pub fn server(&self, spec: &ModelSpec) -> Option<String> {
         self.service.as_ref()?.server(spec)
     }
-}
-
-/// The programs of a team's external agents.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ProgramReport {
-    /// The installed programs: name, version and command, for people.
-    pub installed: Vec<String>,
-    /// Problems that do not keep them from work.
-    pub warnings: Vec<String>,
-}
-
-/// The reason why the program of an external agent cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{problem}")]
-pub struct ProgramError {
-    /// The problem, for people.
-    pub problem: String,
-    /// The next step.
-    pub hint: String,
 }
 
 /// Builds a client from the settings of one member, and the commands that print keys.
@@ -220,17 +202,10 @@ const NO_SERVER: Provider = Provider {
     connect: None,
 };
 
-/// All providers.
+/// All providers, except those of external agents.
 #[rustfmt::skip]
 pub const PROVIDERS: &[Provider] = &[
     Provider::http("anthropic", "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY", messages::ANTHROPIC),
-    Provider {
-        name: "claude-code",
-        about: "the program Claude Code, with your login; needs isolation = \"worktree\"",
-        costs_money: true,
-        agent: AgentKind::Program(ExternalProgram::ClaudeCode),
-        ..NO_SERVER
-    },
     responses("openai", "models of OpenAI; the key is in OPENAI_API_KEY", Some("https://api.openai.com/v1"), "/v1", &[bearer("OPENAI_API_KEY")], Some("gpt-6-luna")),
     responses("azure", "models of OpenAI at Azure, at `base_url`, such as https://RESOURCE.openai.azure.com; `model` is the deployment; the key is in AZURE_OPENAI_API_KEY", None, "/openai/v1", &[KeyVariable { name: "AZURE_OPENAI_API_KEY", header: "api-key", prefix: "" }], None),
     responses("xai", "models of xAI; the key is in XAI_API_KEY", Some("https://api.x.ai/v1"), "/v1", &[bearer("XAI_API_KEY")], Some("grok-4.7")),
@@ -288,7 +263,7 @@ pub fn connector(
 
 fn connect_with(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn ModelClient>, String> {
     let provider = provider(&spec.provider).ok_or_else(|| {
-        let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
+        let known: Vec<&str> = all().map(|provider| provider.name).collect();
         format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
     })?;
     if spec.model.trim().is_empty()
@@ -302,36 +277,23 @@ fn connect_with(spec: &ModelSpec, commands: &KeyCommands) -> Result<Arc<dyn Mode
     }
 }
 
-/// Checks the installed programs of these members, each once, and the variables that they get. Runs them in `folder`. Blocks for some
-/// tenths of a second.
-///
-/// # Errors
-/// A program is missing or too old.
-pub fn check_programs<'a>(
-    members: impl Iterator<Item = &'a MemberSpec>,
-    sandbox: &Sandbox,
-    folder: &Path,
-) -> Result<ProgramReport, ProgramError> {
-    let mut checked: Vec<&ModelSpec> = Vec::new();
-    let mut report = ProgramReport::default();
-    for MemberSpec { name, model, .. } in members {
-        let AgentKind::Program(program) = model.agent else { continue };
-        let check = match program {
-            ExternalProgram::ClaudeCode => claude_code::check,
-        };
-        if !checked.iter().any(|other| (other.agent, &other.command) == (model.agent, &model.command)) {
-            check(model, sandbox, folder, &mut report)?;
-            checked.push(model);
-        }
-        let unset = model.pass_env.iter().filter(|variable| std::env::var_os(variable).is_none());
-        report
-            .warnings
-            .extend(unset.map(|variable| format!("`pass_env` of {name} names {variable}, which is not set")));
-    }
-    Ok(report)
+/// Returns all providers.
+pub fn all() -> impl Iterator<Item = &'static Provider> {
+    static OF_AGENTS: LazyLock<Vec<Provider>> = LazyLock::new(|| {
+        let agent = AgentKind::Program;
+        let rows = AGENTS.iter().map(|row| Provider {
+            name: row.name,
+            about: row.about,
+            agent,
+            costs_money: true,
+            ..NO_SERVER
+        });
+        rows.collect()
+    });
+    PROVIDERS.iter().chain(&*OF_AGENTS)
 }
 
 /// Returns the provider with this name.
 pub fn provider(name: &str) -> Option<&'static Provider> {
-    PROVIDERS.iter().find(|provider| provider.name == name)
+    all().find(|provider| provider.name == name)
 }

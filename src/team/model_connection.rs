@@ -17,7 +17,7 @@ pub(super) fn account_of(spec: &ModelSpec, server: Option<AccountId>) -> Account
     let (id, is_shared) = match (spec.agent, server) {
         (AgentKind::Builtin, Some(id)) => (id, true),
         // The program has its own login, unless a variable names another one.
-        (AgentKind::Program(_), _) => {
+        (AgentKind::Program, _) => {
             let passed = passed_variables(&spec.pass_env);
             let parts = passed.iter().flat_map(|(variable, value)| [variable.as_bytes(), value.as_bytes()]);
             (AccountId::of(&std::iter::once(name.as_bytes()).chain(parts).collect::<Vec<_>>()), true)
@@ -44,7 +44,7 @@ pub fn check_model(spec: &ModelSpec, connect: &ModelConnector) -> Result<(), Str
         AgentKind::Runbook if spec.base_url.is_some() => {
             Err(format!("the provider `{}` uses no server: remove `base_url`", spec.provider))
         }
-        AgentKind::Runbook | AgentKind::Program(_) => Ok(()),
+        AgentKind::Runbook | AgentKind::Program => Ok(()),
     }
 }
 

@@ -17,6 +17,7 @@ use super::teammate::reclaim_order::ReclaimOrder;
 use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGates};
 use super::write_retry::{StorageMonitor, WriteRetry};
 use crate::agents::builtin::BuiltinAgent;
+use crate::agents::external::programs;
 use crate::agents::runbook::RunbookAgent;
 use crate::agents::turn_control::TurnControl;
 use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices, ExternalAgent};
@@ -167,7 +168,12 @@ impl Supervisor {
                 Box::new(move |host| Box::new(BuiltinAgent::new(model, tools, tool_specs, host)))
             }
             AgentKind::Runbook => Box::new(|_| Box::new(RunbookAgent::default())),
-            AgentKind::Program(program) => Box::new(move |host| Box::new(ExternalAgent::new(program, tools, host))),
+            AgentKind::Program => {
+                let provider = &spec.model.provider;
+                let program =
+                    programs::program(provider).ok_or_else(|| format!("`{provider}` is no external agent"))?;
+                Box::new(move |host| Box::new(ExternalAgent::new(program, tools, host)))
+            }
         };
         Ok(PreparedAgent { make_backend, accounts })
     }

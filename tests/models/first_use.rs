@@ -1,7 +1,7 @@
 //! The first use of a server: `init` chooses a model of its list, `doctor` shows its models, and the team works.
 
 use brigade::domain::team::team_spec::ModelSpec;
-use brigade::providers::{PROVIDERS, connect};
+use brigade::providers::{all, connect};
 use serde_json::{Value, json};
 
 use super::answers::{KEY, request};
@@ -74,7 +74,7 @@ async fn local_starter_takes_a_coder_model_and_works() {
 
 #[tokio::test]
 async fn every_service_has_a_starter() {
-    for provider in PROVIDERS.iter().filter(|provider| provider.service.is_some()) {
+    for provider in all().filter(|provider| provider.service.is_some()) {
         let workspace = TestWorkspace::new();
         let address = "http://127.0.0.1:1/v1";
         let (code, output) = init(&workspace, provider.name, address, &["--model", "it's \"m\""]).await;
@@ -149,7 +149,7 @@ async fn address_of_other_api_is_refused_by_name() {
 #[test]
 fn default_address_on_this_machine_can_be_wrong() {
     let key = |name: &str| (!name.ends_with("_URL")).then(|| KEY.to_owned());
-    for row in PROVIDERS {
+    for row in all() {
         let Some(service) = row.service.as_ref().filter(|service| service.base_url.is_some()) else { continue };
         let model = service.model(&ModelSpec::new(row.name, "m"), &key).unwrap();
         let setting = (!service.needs_key).then_some("base_url");

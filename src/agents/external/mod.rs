@@ -16,11 +16,9 @@ use async_trait::async_trait;
 use super::host::AgentHost;
 use super::{AgentBackend, AgentError, CompactionOutcome, TurnOutcome};
 use crate::domain::task::Task;
-use crate::domain::team::team_spec::ExternalProgram;
 use crate::ports::ToolSpec;
 use crate::run::progress::Progress;
 use crate::tools::{Tool, table};
-pub use programs::program_of;
 use protocol::AgentProgram;
 use running_agent::RunningAgent;
 use turn::ProcessEnd;
@@ -29,7 +27,7 @@ pub mod board_server;
 pub mod claude;
 mod connection;
 mod events;
-pub(super) mod programs;
+pub mod programs;
 pub mod protocol;
 mod running_agent;
 mod start;
@@ -106,11 +104,11 @@ impl AgentState {
 
 impl ExternalAgent {
     /// Creates the agent of this member. `tools` are the tools of a member in Brigade's own loop.
-    pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
+    pub fn new(program: &'static dyn AgentProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
         let tools = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
         let folder = host.services.workspace.root.join(AGENTS_FOLDER);
         let home = folder.join(&host.spec.model.provider).join(host.name());
-        Self { state: AgentState::new(program_of(program), home, tools, Arc::clone(&host.progress)), running: None }
+        Self { state: AgentState::new(program, home, tools, Arc::clone(&host.progress)), running: None }
     }
 
     async fn run_turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {

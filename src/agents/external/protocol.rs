@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::programs::{ProgramError, ProgramReport};
 use crate::domain::agent::permission::{PermissionCall, Permissions, ToolKind};
 use crate::domain::agent::transcript::Usage;
 use crate::domain::team::request_text::CallDetails;
+use crate::domain::team::team_spec::ModelSpec;
 use crate::domain::time::UnixMs;
+use crate::sandbox::Sandbox;
 
 /// The start of a program for one session of an agent.
 pub struct SessionStart<'a> {
@@ -281,6 +284,19 @@ pub trait AgentProgram: Send + Sync {
 
     /// Returns the command that starts it, if the settings name none.
     fn default_command(&self) -> &'static str;
+
+    /// Adds the installed program of these settings to `report`, with a warning if its version was not tested. Runs it in `folder`,
+    /// confined as an agent is. Blocks for some tenths of a second.
+    ///
+    /// # Errors
+    /// The program is missing or too old.
+    fn check(
+        &self,
+        spec: &ModelSpec,
+        sandbox: &Sandbox,
+        folder: &Path,
+        report: &mut ProgramReport,
+    ) -> Result<(), ProgramError>;
 
     /// Returns the kind of its own tool with this name; `None` for other tools.
     fn tool_kind(&self, tool: &str) -> Option<ToolKind>;

@@ -174,19 +174,7 @@ pub enum AgentKind {
     /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
     Runbook,
     /// An external program, with its own loop. It can only work in worktrees of its own.
-    Program(ExternalProgram),
-}
-
-/// An external program that works as an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExternalProgram {
-    /// Claude Code, by its stream-json protocol.
-    ClaudeCode,
-}
-
-impl ExternalProgram {
-    /// All programs.
-    pub const ALL: [Self; 1] = [Self::ClaudeCode];
+    Program,
 }
 
 impl AgentKind {
@@ -197,7 +185,7 @@ impl AgentKind {
 
     /// Returns true for an external program.
     pub fn is_program(self) -> bool {
-        matches!(self, Self::Program(_))
+        self == Self::Program
     }
 }
 

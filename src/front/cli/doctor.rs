@@ -19,6 +19,7 @@ use super::error::CliResult;
 use super::exit::Exit;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
+use crate::agents::external::programs;
 use crate::api::Refusal;
 use crate::api::lead_status::LeadStatus;
 use crate::api::merge::{MissingDriver, TeamBranch, TeamBranchStatus};
@@ -227,8 +228,8 @@ fn check_programs(context: &Context, config: &Config, team: &Resolved) -> Vec<Fi
     let (Ok(folder), Ok(sandbox)) = (context.workspace.folder(), context.workspace.location.sandbox(Some(spec))) else {
         return Vec::new();
     };
-    match providers::check_programs(members(), &sandbox, &folder) {
-        Ok(providers::ProgramReport { installed, warnings }) => {
+    match programs::check_programs(members(), &sandbox, &folder) {
+        Ok(programs::ProgramReport { installed, warnings }) => {
             let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
             installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()
         }
@@ -450,12 +451,12 @@ fn model_specs(context: &Context) -> Vec<ModelSpec> {
 fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
     // Several providers can use the same variable.
     let set: BTreeSet<&str> =
-        providers::PROVIDERS.iter().flat_map(providers::Provider::keys).filter(|name| is_set(name)).collect();
+        providers::all().flat_map(providers::Provider::keys).filter(|name| is_set(name)).collect();
     if !set.is_empty() {
         return ok("keys", format!("set: {}", Vec::from_iter(set).join(", ")));
     }
     let is_used = |provider: &&providers::Provider| specs.iter().any(|spec| spec.provider == provider.name);
-    let used: Vec<&providers::Provider> = providers::PROVIDERS.iter().filter(is_used).collect();
+    let used: Vec<&providers::Provider> = providers::all().filter(is_used).collect();
     match used.iter().find(|provider| provider.keys().next().is_some()) {
         Some(provider)
             if specs.iter().any(|spec| spec.provider == provider.name && provider.server(spec).is_none()) =>

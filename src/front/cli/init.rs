@@ -163,7 +163,7 @@ impl Init {
     fn plan(&self) -> &'static str {
         match self.provider {
             Provider::Runbook => PLAN,
-            Provider::ClaudeCode => PLAN_OF_AGENTS,
+            Provider::Agent(_) => PLAN_OF_AGENTS,
             Provider::Service(_) => "",
         }
     }
@@ -187,12 +187,14 @@ impl Init {
         match self.provider {
             Provider::Runbook => {}
             Provider::Service(_) => text += self.key_step(),
-            Provider::ClaudeCode => {
-                text += "First log in to Claude Code: start `claude` once. ";
+            Provider::Agent(_) => {
+                if let Some(program) = self.provider.program() {
+                    text += format!("First log in to {}: start `{}` once. ", program.name(), program.default_command());
+                }
                 text += hint![Question::Doctor, " checks the program.\n"];
             }
         }
-        if self.template == Some(Template::Worktrees) || self.provider == Provider::ClaudeCode {
+        if self.template == Some(Template::Worktrees) || self.provider.program().is_some() {
             text += "Each task has its own git worktree, which has only what is committed. Commit these files:\n";
             text += if folder.join(".git").exists() {
                 let plan = if self.plan().is_empty() { String::new() } else { format!(" {plan_file}") };
@@ -202,7 +204,7 @@ impl Init {
             };
         }
         let run = match self.provider {
-            Provider::Runbook | Provider::ClaudeCode => Launch::Run { team: Some(team.to_string()) }.into(),
+            Provider::Runbook | Provider::Agent(_) => Launch::Run { team: Some(team.to_string()) }.into(),
             Provider::Service(_) => line(format!("run {team} \"Explain this folder in SUMMARY.md\"")),
         };
         text += hint!["Next:\n  ", Hint::from(run).painted(BOLD), " runs the team until its tasks are done\n  "];

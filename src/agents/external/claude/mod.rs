@@ -9,14 +9,18 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::programs::{ProgramError, ProgramReport};
 use super::protocol::{AgentProgram, AgentProtocol};
 use crate::domain::agent::permission::ToolKind;
+use crate::domain::team::team_spec::ModelSpec;
 use crate::platform::reading::{self, AllowedKinds, LineLimits};
+use crate::sandbox::Sandbox;
 
 mod invocation;
 mod messages;
 mod protocol;
 mod tools;
+mod version;
 
 pub use protocol::ClaudeProtocol;
 
@@ -55,7 +59,17 @@ impl AgentProgram for ClaudeCode {
     }
 
     fn default_command(&self) -> &'static str {
-        "claude"
+        version::DEFAULT_COMMAND
+    }
+
+    fn check(
+        &self,
+        spec: &ModelSpec,
+        sandbox: &Sandbox,
+        folder: &Path,
+        report: &mut ProgramReport,
+    ) -> Result<(), ProgramError> {
+        version::check(spec, sandbox, folder, report)
     }
 
     fn tool_kind(&self, tool: &str) -> Option<ToolKind> {

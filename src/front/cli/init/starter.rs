@@ -3,9 +3,11 @@
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::agents::external::programs;
+use crate::agents::external::protocol::AgentProgram;
 use crate::config::quoted;
 use crate::domain::team::name::Name;
-use crate::domain::team::team_spec::{AgentKind, ExternalProgram};
+use crate::domain::team::team_spec::AgentKind;
 use crate::providers;
 
 /// The provider of the members.
@@ -13,8 +15,8 @@ use crate::providers;
 pub enum Provider {
     /// Runs the `sh` blocks of tasks, without a key.
     Runbook,
-    /// The program Claude Code, with the person's login.
-    ClaudeCode,
+    /// An external agent, with the person's login, by its name.
+    Agent(&'static str),
     /// A service with models, by its name.
     Service(&'static str),
 }
@@ -22,7 +24,7 @@ pub enum Provider {
 impl Provider {
     /// Returns the parser of its name, which also has the descriptions for the help.
     pub fn parser() -> impl TypedValueParser<Value = Self> {
-        let known = providers::PROVIDERS.iter().filter(|provider| Self::of(provider).is_some());
+        let known = providers::all().filter(|provider| Self::of(provider).is_some());
         let values = known.map(|provider| PossibleValue::new(provider.name).help(provider.about));
         PossibleValuesParser::new(values)
             .map(|name| providers::provider(&name).and_then(Self::of).unwrap_or(Self::Runbook))
@@ -31,7 +33,7 @@ impl Provider {
     fn of(provider: &'static providers::Provider) -> Option<Self> {
         match provider.agent {
             AgentKind::Runbook => Some(Self::Runbook),
-            AgentKind::Program(ExternalProgram::ClaudeCode) => Some(Self::ClaudeCode),
+            AgentKind::Program => Some(Self::Agent(provider.name)),
             AgentKind::Builtin => provider.service.is_some().then_some(Self::Service(provider.name)),
         }
     }
@@ -40,9 +42,13 @@ impl Provider {
     pub fn name(self) -> &'static str {
         match self {
             Self::Runbook => "runbook",
-            Self::ClaudeCode => "claude-code",
-            Self::Service(name) => name,
+            Self::Agent(name) | Self::Service(name) => name,
         }
+    }
+
+    /// Returns the program of an external agent.
+    pub fn program(self) -> Option<&'static dyn AgentProgram> {
+        programs::program(self.name())
     }
 
     /// Returns its row.
@@ -92,12 +98,12 @@ const BUDGET_LINES: &str = "
 tokens = 500_000                  # the team stops before it uses more
 ";
 
-const CLAUDE_CODE_SETTINGS: &str = r#"plan = "plan.md"                  # tasks to start from
+const AGENT_SETTINGS: &str = r#"plan = "plan.md"                  # tasks to start from
 "#;
 
 /// The lead needs no model: the tasks come from the plan.
-const CLAUDE_CODE_LEAD: &str = r#"
-# The lead follows fixed rules and needs no model. The members use the login of Claude Code.
+const AGENT_LEAD: &str = r#"
+# The lead follows fixed rules and needs no model. The members use the login of PROGRAM.
 [teams.NAME.lead]
 provider = "runbook"
 
@@ -144,30 +150,32 @@ pub fn config(team: &Name, provider: Provider, model: &Model, template: Option<T
     match provider {
         Provider::Runbook => text += RUNBOOK_SETTINGS,
         Provider::Service(_) => {}
-        Provider::ClaudeCode => text += CLAUDE_CODE_SETTINGS,
+        Provider::Agent(_) => text += AGENT_SETTINGS,
     }
     if template == Some(Template::Review) {
         text += review(provider);
     }
-    if template == Some(Template::Worktrees) || provider == Provider::ClaudeCode {
+    if template == Some(Template::Worktrees) || provider.program().is_some() {
         text += ISOLATION;
     }
     match provider {
         Provider::Runbook => text += RUNBOOK_LEAD,
         Provider::Service(_) => text += &model_lead(provider, model),
-        Provider::ClaudeCode => text += CLAUDE_CODE_LEAD,
+        Provider::Agent(_) => text += AGENT_LEAD,
     }
-    let member_provider = if provider == Provider::ClaudeCode { "provider = \"claude-code\"\n" } else { "" };
-    text = text + CODER + member_provider;
+    let member_provider =
+        provider.program().map(|_| format!("provider = {}\n", quoted(provider.name()))).unwrap_or_default();
+    text = text + CODER + &member_provider;
     text += if template == Some(Template::Solo) { SOLO } else { TESTER };
     if template != Some(Template::Solo) {
-        text += member_provider;
+        text += &member_provider;
     }
     let plan = format!("{:<17}", format!("\"{plan_file}\""));
     if !text.contains(LIMITS_TABLE) {
         text += LIMITS;
     }
-    text.replace("\"plan.md\"        ", &plan).replace("NAME", team.as_str())
+    let program = provider.program().map(AgentProgram::name).unwrap_or_default();
+    text.replace("\"plan.md\"        ", &plan).replace("PROGRAM", program).replace("NAME", team.as_str())
 }
 
 /// Returns the settings of a lead with a model, and the limits that this model needs.
@@ -204,7 +212,7 @@ fn model_lead(provider: Provider, model: &Model) -> String {
 fn review(provider: Provider) -> &'static str {
     match provider {
         Provider::Runbook => "review = \"human\"                  # you approve each task: `brigade review`\n",
-        Provider::Service(_) | Provider::ClaudeCode => {
+        Provider::Service(_) | Provider::Agent(_) => {
             "review = \"tester\"                 # a member with this role approves each task\n"
         }
     }

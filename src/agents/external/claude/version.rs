@@ -1,10 +1,10 @@
-//! The installed Claude Code. Its protocol is in `agents::external::claude`.
+//! The installed Claude Code.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{ProgramError, ProgramReport};
+use super::super::programs::{ProgramError, ProgramReport};
 use crate::domain::team::team_spec::ModelSpec;
 use crate::sandbox::{CommandExit, Sandbox};
 
@@ -12,7 +12,7 @@ use crate::sandbox::{CommandExit, Sandbox};
 const TESTED: [Version; 2] = [[2, 1, 197], [2, 1, 330]];
 
 /// The command that starts the program, if the settings name none.
-pub const DEFAULT_COMMAND: &str = "claude";
+pub(super) const DEFAULT_COMMAND: &str = "claude";
 
 /// The command that installs the program.
 const INSTALL: &str = "npm install --global @anthropic-ai/claude-code";
@@ -60,12 +60,8 @@ fn installed_version(command: &str, run: io::Result<(CommandExit, String)>) -> R
     }
 }
 
-/// Adds the program of these settings to `report`. Warns about a version that was not tested. Runs it in `folder`, confined as an
-/// agent is. Blocks for some tenths of a second.
-///
-/// # Errors
-/// The program is missing or too old.
-pub fn check(
+/// See [`super::AgentProgram::check`].
+pub(super) fn check(
     spec: &ModelSpec,
     sandbox: &Sandbox,
     folder: &Path,
