@@ -90,7 +90,7 @@ pub enum OrderForm {
         /// The task.
         task: TaskId,
         /// The change; `None` if it is open.
-        change: Option<TaskChange>,
+        change: Option<EditForm>,
     },
     /// Sends a message. Its text is open.
     Send {
@@ -155,10 +155,10 @@ pub enum Digest {
     Open,
 }
 
-/// A change of one property of a task.
+/// An edit of a task as a form: some values are open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum TaskChange {
+pub enum EditForm {
     /// Another description, which is open.
     Description,
     /// Another verify command, which is open.
@@ -245,7 +245,7 @@ mod tests {
             (Question::Team.into(), r#"{"question":"team"}"#),
             (OrderForm::Retry { tasks: vec![TaskId(3)] }.into(), r#"{"order":"retry","tasks":[3]}"#),
             (
-                OrderForm::Update { task: TaskId(3), change: Some(TaskChange::NotAfter(TaskId(4))) }.into(),
+                OrderForm::Update { task: TaskId(3), change: Some(EditForm::NotAfter(TaskId(4))) }.into(),
                 r#"{"order":"update","task":3,"change":{"not_after":4}}"#,
             ),
             (Launch::Run { team: None }.into(), r#"{"launch":"run","team":null}"#),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anstyle::Style;
 
-use crate::api::next::{Digest, Launch, Next, OrderForm, TaskChange};
+use crate::api::next::{Digest, EditForm, Launch, Next, OrderForm};
 use crate::api::question::Question;
 use crate::domain::task::TaskId;
 use crate::domain::team::approval::RequestKind;
@@ -160,14 +160,14 @@ fn order_words(order: &OrderForm) -> String {
     }
 }
 
-fn change_option(change: &TaskChange) -> String {
+fn change_option(change: &EditForm) -> String {
     match change {
-        TaskChange::Description => " --description TEXT".to_owned(),
-        TaskChange::Verify => " --verify COMMAND".to_owned(),
-        TaskChange::TokensMax(tokens) => format!(" --tokens-max {tokens}"),
-        TaskChange::AnyOwner => " --for \"\"".to_owned(),
-        TaskChange::NoRequirement => " --requires \"\"".to_owned(),
-        TaskChange::NotAfter(blocker) => format!(" --not-after {}", blocker.0),
+        EditForm::Description => " --description TEXT".to_owned(),
+        EditForm::Verify => " --verify COMMAND".to_owned(),
+        EditForm::TokensMax(tokens) => format!(" --tokens-max {tokens}"),
+        EditForm::AnyOwner => " --for \"\"".to_owned(),
+        EditForm::NoRequirement => " --requires \"\"".to_owned(),
+        EditForm::NotAfter(blocker) => format!(" --not-after {}", blocker.0),
     }
 }
 

@@ -12,7 +12,7 @@ use super::commands::{Commands, Hint, hint};
 use super::cost::grouped;
 use super::lead_status;
 use super::lines::ago;
-use crate::api::next::TaskChange;
+use crate::api::next::EditForm;
 use crate::api::refusal::restore_hint;
 use crate::api::team::LeadHealth;
 use crate::api::why::{
@@ -127,7 +127,7 @@ fn failure(failures: u32, summary: Option<&str>) -> String {
 }
 
 /// The order that changes a task.
-fn update(task: TaskId, change: TaskChange) -> OrderForm {
+fn update(task: TaskId, change: EditForm) -> OrderForm {
     OrderForm::Update { task, change: Some(change) }
 }
 
@@ -136,9 +136,9 @@ fn retry(task: TaskId) -> OrderForm {
 }
 
 fn failure_hint(id: TaskId, worktree: Option<&str>, has_verify: bool) -> Hint {
-    let mut hint = hint!["to change it: ", update(id, TaskChange::Description)];
+    let mut hint = hint!["to change it: ", update(id, EditForm::Description)];
     if has_verify {
-        hint += hint!["\nto change its verify command: ", update(id, TaskChange::Verify)];
+        hint += hint!["\nto change its verify command: ", update(id, EditForm::Verify)];
     }
     hint += hint!["\nto retry it: ", retry(id)];
     hint += hint!["\nits full reason: ", Question::Task { task: id }];
@@ -162,7 +162,7 @@ fn commands_for(request: &Request) -> Hint {
 
 fn asks_you(id: TaskId, from: &str, question: &str, is_over: bool) -> Sentence {
     let hint = if is_over {
-        let describe = update(id, TaskChange::Description);
+        let describe = update(id, EditForm::Description);
         hint!["to answer: add it to the description with ", describe, ", then ", retry(id)]
     } else {
         hint!["to answer: ", OrderForm::Send { to: Some(from.to_owned()) }]
@@ -221,13 +221,13 @@ fn at_cap(id: TaskId, cap: CapReached, is_own: bool) -> Sentence {
     let text = format!("Its attempts reached its cap of {max} tokens: with the next request they could use {needed}.");
     let suggested = cap.suggested_tokens_max();
     let of_team = "\nor raise `task_tokens_max` in brigade.toml, and launch again";
-    let raise = update(id, TaskChange::TokensMax(suggested));
+    let raise = update(id, EditForm::TokensMax(suggested));
     hinted(text, hint!["to raise its cap: ", raise, if is_own { "" } else { of_team }])
 }
 
 /// Returns the hint that ends the reservation of a task.
 fn free_hint(id: TaskId) -> Hint {
-    hint!["to let any teammate claim it: ", update(id, TaskChange::AnyOwner)]
+    hint!["to let any teammate claim it: ", update(id, EditForm::AnyOwner)]
 }
 
 fn members_stopped(members: &[StoppedMember]) -> Sentence {
@@ -245,7 +245,7 @@ fn cycle(tasks: &[TaskId]) -> Sentence {
     let names: Vec<String> = tasks.iter().chain(tasks.first()).map(ToString::to_string).collect();
     let text = format!("It waits for itself: {}.", names.join(" waits for "));
     let (waiter, blocker) = (tasks[0], *tasks.get(1).unwrap_or(&tasks[0]));
-    hinted(text, hint!["remove one dependency: ", update(waiter, TaskChange::NotAfter(blocker))])
+    hinted(text, hint!["remove one dependency: ", update(waiter, EditForm::NotAfter(blocker))])
 }
 
 fn blocked(blocking: &BlockingTask) -> Sentence {
@@ -272,7 +272,7 @@ fn blocking_cause(blocking: &BlockingTask) -> Sentence {
             hinted(format!("whose file {}", quarantine_text(task)), restore_hint(id, &task.place))
         }
         BlockingCause::Missing => {
-            let remove = update(blocking.waiter, TaskChange::NotAfter(id));
+            let remove = update(blocking.waiter, EditForm::NotAfter(id));
             hinted("which is missing from the board", hint!["restore its file\nor remove the dependency: ", remove])
         }
         BlockingCause::Invalid => hinted(format!("whose file {file} is invalid"), format!("correct {file}")),
@@ -308,15 +308,14 @@ pub fn no_claimant_note(reason: &NoClaimant) -> String {
 
 fn no_claimant(id: TaskId, reason: &NoClaimant) -> Sentence {
     match reason {
-        NoClaimant::NoScript => hinted(
-            format!("It {NO_SCRIPT}."),
-            hint!["to add a fenced `sh` block: ", update(id, TaskChange::Description)],
-        ),
+        NoClaimant::NoScript => {
+            hinted(format!("It {NO_SCRIPT}."), hint!["to add a fenced `sh` block: ", update(id, EditForm::Description)])
+        }
         NoClaimant::NoCapability { requires, members } => {
             let required = one_line(&requires.join(" or "));
             let have = |one: &MemberCapabilities| format!("{} ({})", one.name, one.capabilities.join(", "));
             let have = one_line(&members.iter().map(have).collect::<Vec<_>>().join("; "));
-            let drop = update(id, TaskChange::NoRequirement);
+            let drop = update(id, EditForm::NoRequirement);
             let hint = hint!["add the capability to a member in brigade.toml, or: ", drop];
             hinted(format!("It requires {required}, which no teammate has: {have}."), hint)
         }
@@ -326,7 +325,7 @@ fn no_claimant(id: TaskId, reason: &NoClaimant) -> Sentence {
         NoClaimant::UnfitOwner { owner, requires } => {
             let (owner, required) = (one_line(owner), one_line(&requires.join(" or ")));
             let text = format!("It is reserved for {owner}, who does not have the required capability {required}.");
-            let drop = update(id, TaskChange::NoRequirement);
+            let drop = update(id, EditForm::NoRequirement);
             hinted(text, hint![free_hint(id), "\nto drop the requirement: ", drop])
         }
     }
