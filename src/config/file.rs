@@ -421,7 +421,7 @@ mod tests {
     fn wrong_provider_name_gets_useful_hint() {
         let hints = ["claude", "OpenAI", "llama", "local", "bash", "anthropc", "magic"].map(|name| {
             let text = problems(&format!("teams.a.lead.provider = {name:?}\n"));
-            assert!(text.contains(&format!("unknown provider `{name}`; known: anthropic, claude-code, ")), "{text}");
+            assert!(text.contains(&format!("unknown provider `{name}`; known: claude-code, anthropic, ")), "{text}");
             text.split_once("hint: ").map_or("(none)".to_owned(), |(_, hint)| hint.to_owned())
         });
         insta::assert_snapshot!(hints.join("\n"));

@@ -87,7 +87,7 @@ impl AnswerProgress {
         }
     }
 
-    /// Ends the answer if its last call is one that it has made [`SAME_CALLS_MAX`] times, or if it has too many items.
+    /// Ends the answer if its last call is one that it has made `SAME_CALLS_MAX` times, or if it has too many items.
     pub fn check_calls(&mut self, same: usize, items: usize) {
         self.is_repeating |= same >= SAME_CALLS_MAX || items >= ITEMS_MAX;
     }

@@ -290,7 +290,7 @@ pub fn all() -> impl Iterator<Item = &'static Provider> {
         });
         rows.collect()
     });
-    PROVIDERS.iter().chain(&*OF_AGENTS)
+    OF_AGENTS.iter().chain(PROVIDERS)
 }
 
 /// Returns the provider with this name.
