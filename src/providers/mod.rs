@@ -1,5 +1,5 @@
 //! The providers of models: one file and one line in [`PROVIDERS`] each. External agents have a line in
-//! [`AGENTS`](crate::agents::external::programs::AGENTS) instead.
+//! [`AGENTS`] instead.
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
